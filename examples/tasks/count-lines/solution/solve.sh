@@ -1,0 +1,2 @@
+#!/bin/sh
+grep -c {{word}} {{log}} > {{out}}

@@ -1,0 +1,2 @@
+#!/bin/sh
+grep -rlw {{word}} {{root}} > {{out}}

@@ -1,0 +1,2 @@
+#!/bin/sh
+tar -czf {{archive}}.tar.gz {{folder}} && rm -r {{folder}}

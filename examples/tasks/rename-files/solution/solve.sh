@@ -1,0 +1,5 @@
+#!/bin/sh
+cd {{folder}} || exit 1
+for file in *.{{old}}; do
+  mv "$file" "${file%.{{old}}}.{{new}}"
+done

@@ -1,0 +1,2 @@
+#!/bin/sh
+echo 'echo $(($1 {{op}} $2))' > {{script}}

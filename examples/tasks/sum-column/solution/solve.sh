@@ -1,0 +1,2 @@
+#!/bin/sh
+awk -F, 'NR > 1 { sum += $3 } END { print sum }' {{table}} > {{out}}

@@ -1,0 +1,46 @@
+"""One file per harness: how it is pointed at an endpoint.
+
+It may use no other room (the sandbox's interface, once harnesses are launched there).
+It never knows the insides of the proxy, nor the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from .adapter import Adapter
+from .errors import HarnessError, UnknownHarness
+from .pointing import Dialect, Endpoint, Pointing
+from .registry import ADAPTERS, GENERIC, adapter_named, adapter_of
+
+__all__ = [
+    "ADAPTERS",
+    "GENERIC",
+    "Adapter",
+    "Dialect",
+    "Endpoint",
+    "HarnessError",
+    "Pointing",
+    "UnknownHarness",
+    "adapter_named",
+    "adapter_of",
+    "point",
+]
+
+
+def point(
+    argv: Sequence[str],
+    endpoint: Endpoint,
+    home: Path,
+    *,
+    cwd: Path | None = None,
+    harness: str | None = None,
+) -> Pointing:
+    """Return what makes a command talk to an endpoint.
+
+    The harness is known by its program's name unless `harness` names it; raises UnknownHarness.
+    `home` is a folder of this run's own, for the harness's configuration and state.
+    """
+    adapter = adapter_named(harness) if harness else adapter_of(argv)
+    return adapter.point(argv, endpoint, home, cwd or Path.cwd())
