@@ -15,7 +15,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-NEEDS_EXTRA = {"budwood.trajectory_store.testing.postgres": "psycopg"}
+NEEDS_EXTRA = {
+    "budwood.trajectory_store.testing.postgres": "psycopg",
+    "budwood.trainers.policy": "numpy",
+}
 """Modules that only make sense with an extra, and what they may miss without it."""
 NOT_ROOMS = {"budwood", "bench", "tests", "docs"}
 ROOMS = sorted(
@@ -131,7 +134,8 @@ def test_every_module_imports_with_the_core_alone(installed: Path, module_names:
 
 
 def test_the_proxy_loads_nothing_heavy(installed: Path):
-    names = ["budwood.proxy", "budwood.trajectory_store", "budwood.harness_adapters", "budwood.cli"]
+    rooms = ("proxy", "trajectory_store", "harness_adapters", "trainers", "cli")
+    names = [f"budwood.{room}" for room in rooms]
     result = run_python(IMPORT_ALL, str(installed), json.dumps(names))
     assert result["failed"] == {}
     assert not {"torch", "trl", "transformers", "vllm", "kubernetes", "numpy"} & set(

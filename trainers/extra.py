@@ -1,0 +1,26 @@
+"""The heavy packages, behind one door with one error: nothing else here imports them unasked."""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from typing import Any
+
+from .errors import MissingExtra
+
+MODULES = {"numpy", "torch", "transformers", "trl", "datasets", "accelerate", "tensorboard"}
+
+
+def heavy(module: str) -> Any:
+    """Return a module of this room that needs the extra `train`; raises `MissingExtra`."""
+    # TRL reports each trainer that is made to its makers; who trains what is nobody's business.
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    try:
+        return import_module(f".{module}", __package__)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in MODULES:
+            raise
+        raise MissingExtra(
+            f"training needs {error.name}, which is not installed: "
+            "pip install 'budwood[train]' (in a checkout: pip install '.[train]')"
+        ) from error
