@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib.util
+import json
 import os
 import re
 import subprocess
@@ -22,12 +23,13 @@ from budwood.proxy.lineage.reasons import Reason
 from budwood.proxy.testing import Reply, ScriptedEngine
 from budwood.rollouts.tasks import TaskConfig
 from budwood.sandbox import Cause, SandboxError
+from budwood.trainers import GrpoConfig, SftConfig
 from budwood.trajectory_store import CAUSES, CallState, FailureClass, Store
 from budwood.trajectory_store.export import EXPORTERS
 from budwood.trajectory_store.why import FLAGS
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS = ("proxy", "trajectory_store", "harness_adapters", "sandbox", "rollouts")
+ROOMS = ("proxy", "trajectory_store", "harness_adapters", "sandbox", "rollouts", "trainers")
 AGENT = """#!{python}
 import json, os, urllib.request
 
@@ -153,6 +155,33 @@ def test_every_key_of_a_task_is_in_the_manual():
     assert missing == set()
 
 
+@pytest.mark.parametrize("model", [GrpoConfig, SftConfig])
+def test_every_key_of_a_training_run_is_in_the_manual_with_its_default(model):
+    rows = dict(re.findall(r"^\| `([a-z_.0-9]+)` \| ([^|]+) \|", page("docs/training.md"), re.M))
+    for name, default in _defaults(model):
+        assert name in rows, name
+        if model is GrpoConfig or name not in ("optimizer.learning_rate",):
+            assert rows[name].strip() == default, name
+
+
+def _defaults(model, before=""):
+    """Yield the dotted name and the default of each field, as the manual spells them."""
+    for name, field in model.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield from _defaults(kind, f"{before}{name}.")
+        elif field.is_required():
+            yield before + name, "must be given"
+        else:
+            yield before + name, f"`{_spelled(field.default)}`"
+
+
+def _spelled(value) -> str:
+    if value is None:
+        return "none"
+    return json.dumps(list(value) if isinstance(value, tuple) else value)
+
+
 def _keys(kind) -> set[str]:
     """Return the keys of a table and of those in it."""
     if isinstance(kind, type) and issubclass(kind, BaseModel):
@@ -206,6 +235,8 @@ def _plain(name: str) -> str:
 def test_a_rooms_readme_is_short_and_its_example_runs(room, tmp_path, request):
     if room == "sandbox":
         request.getfixturevalue("namespaces")
+    if room == "trainers":
+        pytest.importorskip("numpy")
     text = page(f"{room}/README.md")
     assert len(text.splitlines()) < 70
     (example,) = blocks(text, "python")

@@ -18,6 +18,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 NEEDS_EXTRA = {
     "budwood.trajectory_store.testing.postgres": "psycopg",
     "budwood.trainers.policy": "numpy",
+    "budwood.trainers.weighted_sft": "torch",
 }
 """Modules that only make sense with an extra, and what they may miss without it."""
 NOT_ROOMS = {"budwood", "bench", "tests", "docs"}

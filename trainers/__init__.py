@@ -18,9 +18,13 @@ from .errors import (
     TrainerError,
 )
 from .extra import heavy
+from .grpo import Trained, train_grpo
 from .mismatch import Mismatch, check
+from .reading import Recorded, read_for_rl, read_for_sft
 from .rows import Attempt, Batch, Row, WeightMode, compared, grpo_batch, sft_batch
-from .settings import GrpoConfig, PolicySettings, SftConfig
+from .run_folder import RunFolder
+from .settings import DataSettings, GrpoConfig, PolicySettings, SftConfig
+from .sft import train_sft
 
 if TYPE_CHECKING:
     from .policy import Policy, StepMetrics
@@ -30,6 +34,7 @@ __all__ = [
     "Attempt",
     "Batch",
     "ConfigError",
+    "DataSettings",
     "GrpoConfig",
     "Mismatch",
     "Mismatched",
@@ -37,19 +42,26 @@ __all__ = [
     "NothingToTrain",
     "Policy",
     "PolicySettings",
+    "Recorded",
     "Row",
     "RowsError",
     "RunError",
+    "RunFolder",
     "SftConfig",
     "StepMetrics",
     "SyncFailed",
+    "Trained",
     "TrainerError",
     "WeightMode",
     "advantages",
     "check",
     "compared",
     "grpo_batch",
+    "read_for_rl",
+    "read_for_sft",
     "sft_batch",
+    "train_grpo",
+    "train_sft",
 ]
 
 

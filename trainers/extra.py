@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -13,10 +14,15 @@ MODULES = {"numpy", "torch", "transformers", "trl", "datasets", "accelerate", "t
 
 def heavy(module: str) -> Any:
     """Return a module of this room that needs the extra `train`; raises `MissingExtra`."""
-    # TRL reports each trainer that is made to its makers; who trains what is nobody's business.
-    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
-    try:
+    with naming_the_extra():
         return import_module(f".{module}", __package__)
+
+
+@contextmanager
+def naming_the_extra() -> Iterator[None]:
+    """Turn a missing package of the extra `train` into `MissingExtra`."""
+    try:
+        yield
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in MODULES:
             raise

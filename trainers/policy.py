@@ -3,7 +3,7 @@
     policy = Policy("folder/of/the/model", PolicySettings())
     check(policy.mismatch(batch.rows), settings.mismatch)
     metrics = policy.step(batch)
-    policy.save(Path("weights/step-1"))
+    policy.save("weights/step-1")
 
 TRL 1.16's `GRPOTrainer` computes the loss. Two of its methods are replaced: the one that would
 sample, which hands our rows on as they are, and the one that computes logprobs, whose result is
@@ -41,7 +41,7 @@ from .checkpoint import write_folder
 from .errors import ConfigError, RunError, TrainerError
 from .mismatch import Mismatch, compare
 from .rows import Batch, Row
-from .settings import PolicySettings
+from .settings import SCHEDULES, PolicySettings
 
 STATE = "state.pt"
 """In a checkpoint: optimizer, schedule, random numbers, and how many steps are done."""
@@ -56,6 +56,9 @@ class _RowsTrainer(GRPOTrainer):
 
     scored: tuple[torch.Tensor, torch.Tensor]
     """Logprobs and entropies of the last micro-batch, (B, T)."""
+
+    def _send_telemetry(self) -> None:
+        """Report to nobody that a trainer was made."""
 
     def _prepare_inputs(self, generation_batch: Any) -> Any:
         return Trainer._prepare_inputs(self, generation_batch)
@@ -212,11 +215,11 @@ class Policy:
             **tally.figures(),
         )
 
-    def save(self, folder: Path) -> Path:
+    def save(self, folder: str | Path) -> Path:
         """Write the model and its tokenizer, as engines and transformers read them."""
-        return write_folder(folder, self._write_model)
+        return write_folder(Path(folder), self._write_model)
 
-    def save_checkpoint(self, folder: Path) -> Path:
+    def save_checkpoint(self, folder: str | Path) -> Path:
         """Write all that is needed to go on: a `Policy` made with it does the same next steps."""
 
         def fill(part: Path) -> None:
@@ -231,7 +234,7 @@ class Policy:
             }
             torch.save(state, part / STATE)
 
-        return write_folder(folder, fill)
+        return write_folder(Path(folder), fill)
 
     # -- inside ----------------------------------------------------------------------------------
 
@@ -380,10 +383,6 @@ class _Tally:
             "kl": means["kl"],
             "entropy": means["entropy"],
         }
-
-
-SCHEDULES = {"constant": "constant_with_warmup", "linear": "linear", "cosine": "cosine"}
-"""Our names of schedules → those of transformers."""
 
 
 def _never(**_: Any) -> list[float | None]:

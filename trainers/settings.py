@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from .advantages import AdvantageSettings
 from .rows import WeightMode
+
+SCHEDULES: Mapping[str, str] = MappingProxyType(
+    {"constant": "constant_with_warmup", "linear": "linear", "cosine": "cosine"}
+)
+"""Our names of schedules → those of transformers."""
 
 
 class _Settings(BaseModel):

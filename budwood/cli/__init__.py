@@ -32,6 +32,7 @@ COMMANDS: dict[str, str] = {
     "export": "Write recorded rollouts in a trainer's format.",
     "replay": "Serve a rollout's stored answers to its harness again, and compare.",
     "task": "Check tasks: their solution passes, and doing nothing fails.",
+    "train": "Train a model on recorded rollouts.",
     "config": "Print the effective settings and where each came from.",
     "demo": "See it all once, with a real harness.",
 }
