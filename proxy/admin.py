@@ -110,8 +110,11 @@ class SetPolicy(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    version: int = Field(ge=0, lt=2**53)
+    version: int | None = Field(ge=0, lt=2**53)
+    """None: they are changing, or unknown. A call that begins then and ends under a known version
+    is marked `mixed`, as is one that ends under another version than it began with."""
     label: Name | None = None
+    """The engine's own name of them; prefix caches are kept apart by it."""
 
 
 class Admin:
@@ -212,6 +215,5 @@ class Admin:
 
     async def _policy(self, request: web.Request) -> web.Response:
         policy = SetPolicy.model_validate_json(await read_body(request, MAX_BODY_BYTES))
-        self._recorder.policy_version = policy.version
-        self._recorder.policy_label = policy.label
+        self._recorder.announce(policy.version, policy.label)
         return web.json_response(policy.model_dump())

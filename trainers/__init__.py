@@ -25,6 +25,7 @@ from .rows import Attempt, Batch, Row, WeightMode, compared, grpo_batch, sft_bat
 from .run_folder import RunFolder
 from .settings import DataSettings, GrpoConfig, PolicySettings, SftConfig
 from .sft import train_sft
+from .weight_sync import Served, Synced, SyncSettings, WeightSync
 
 if TYPE_CHECKING:
     from .policy import Policy, StepMetrics
@@ -47,12 +48,16 @@ __all__ = [
     "RowsError",
     "RunError",
     "RunFolder",
+    "Served",
     "SftConfig",
     "StepMetrics",
     "SyncFailed",
+    "SyncSettings",
+    "Synced",
     "Trained",
     "TrainerError",
     "WeightMode",
+    "WeightSync",
     "advantages",
     "check",
     "compared",

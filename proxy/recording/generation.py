@@ -84,6 +84,8 @@ class Generation:
     failure: GenerationFailed | None = None
     stream: EngineStream | None = None
     policy_before: int | None = None
+    policy_changes: int = 0
+    """The recorder's count of announcements when it began."""
     is_complete: bool = False
     is_delivered: bool = False
     n_followers: int = 0

@@ -66,6 +66,8 @@ class Recorder:
         self._idle.set()
         self.policy_version: int | None = None
         self.policy_label: str | None = None
+        self.policy_changes = 0
+        """How often other weights, or unknown ones, were announced."""
         self._spawn = spawn
         self._rng = rng
         self._observer = observer
@@ -74,6 +76,15 @@ class Recorder:
         """Tell the observer, if there is one, where a call stands."""
         if self._observer is not None:
             self._observer(call_id, step)
+
+    def announce(self, version: int | None, label: str | None) -> None:
+        """Say which weights sample from now on; None: they are changing, or unknown.
+
+        Calls in flight are marked: also where the version that was there before comes back.
+        """
+        if version is None or (version, label) != (self.policy_version, self.policy_label):
+            self.policy_changes += 1
+        self.policy_version, self.policy_label = version, label
 
     def new_tool_id(self) -> str:
         """A fresh tool-call id of ours."""
@@ -124,6 +135,7 @@ class Recorder:
         self._intend(live, request, plan, call_id, client)
         generation = Generation(call_id, request, plan, None, live, started, int(time.time()))
         generation.policy_before = self.policy_version
+        generation.policy_changes = self.policy_changes
         generation.task = asyncio.current_task()
         self.running.add(generation)
         self._idle.clear()
@@ -223,7 +235,7 @@ class Recorder:
         assert generation.engine_call is not None
         inexact = exactness(reply, sent, info)
         flags = [*plan.flags, *generation.engine_call.flags, *reply.flags]
-        if generation.policy_before != self.policy_version:
+        if generation.policy_changes != self.policy_changes:
             flags.append(Reason.MIXED)
         chain_key, bare_key = chain_keys(request, message)
         stop_id = None

@@ -410,20 +410,23 @@ async def test_keep_reasoning_does_not_overrule_changed_reasoning(proxied):
         assert "Something else." in engine.calls[-1].prompt
 
 
-async def test_a_call_across_a_weight_change_is_marked_and_not_trained(proxied):
+@pytest.mark.parametrize("announced", [[2], [None, 2], [None], [None, 1]])
+async def test_a_call_across_a_weight_change_is_marked_and_not_trained(proxied, announced):
+    """Also where the change did not come off, and the weights before it are back."""
     slow = Reply(content="word " * 20, delay_ms=10)
     async with proxied([slow]) as (proxy, _):
         recorder = proxy.running.recorder
-        recorder.policy_version = 1
+        recorder.announce(1, "step-1")
         rollout = await proxy.open_rollout()
         async with client(rollout) as sdk:
             asked = asyncio.create_task(say(sdk, [USER]))
             await until(lambda: recorder.n_in_flight)
-            recorder.policy_version = 2
+            for version in announced:
+                recorder.announce(version, version and f"step-{version}")
             await asked
         await proxy.settled()
         (call,) = proxy.store.calls(rollout.id)
-        assert (call.policy_before, call.policy_after) == (1, 2)
+        assert (call.policy_before, call.policy_after) == (1, announced[-1])
         assert "mixed" in call.flags
         assert sum(s.n_trained for s in proxy.store.sequences(rollout.id)) == 0
 
