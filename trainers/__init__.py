@@ -18,7 +18,7 @@ from .errors import (
     TrainerError,
 )
 from .extra import heavy
-from .grpo import Trained, train_grpo
+from .grpo import Trained, step_figures, train_grpo
 from .mismatch import Mismatch, check
 from .reading import Recorded, read_for_rl, read_for_sft
 from .rows import Attempt, Batch, Row, WeightMode, compared, grpo_batch, sft_batch
@@ -65,6 +65,7 @@ __all__ = [
     "read_for_rl",
     "read_for_sft",
     "sft_batch",
+    "step_figures",
     "train_grpo",
     "train_sft",
 ]

@@ -132,15 +132,24 @@ def batch_of(attempts: Sequence[Attempt], config: GrpoConfig, number: int) -> Ba
 
 
 def step_figures(
-    metrics: StepMetrics, batch: Batch, attempts: Sequence[Attempt]
+    metrics: StepMetrics,
+    batch: Batch,
+    attempts: Sequence[Attempt],
+    *,
+    version: int | None = None,
 ) -> dict[str, float]:
-    """Return the figures of a step under the names that the report and TensorBoard show."""
+    """Return the figures of a step under the names that the report and TensorBoard show.
+
+    `version` is the policy's before the step, where it is known: then also how many versions older
+    the weights are that sampled the trained tokens.
+    """
     rewards = [a.reward for a in attempts if a.is_compared and a.reward is not None]
     trained: Counter[str] = Counter()
     for row in batch.rows:
         trained[row.rollout_id] += row.n_trained
     n_calls = sum(a.n_calls for a in attempts)
     return {
+        **_staleness(batch, version),
         "loss": metrics.loss,
         "grad_norm": metrics.grad_norm,
         "learning_rate": metrics.learning_rate,
@@ -160,6 +169,20 @@ def step_figures(
         "trained_tokens": metrics.n_trained,
         "seconds": metrics.seconds,
     }
+
+
+def _staleness(batch: Batch, version: int | None) -> dict[str, float]:
+    if version is None:
+        return {}
+    ages = Counter[int]()
+    for row in batch.rows:
+        for call in row.calls:
+            if call.is_trained and call.policy is not None:
+                ages[version - call.policy] += call.end_out - call.start_out
+    if not ages:
+        return {}
+    mean = sum(age * n for age, n in ages.items()) / ages.total()
+    return {"staleness/mean": mean, "staleness/max": max(ages)}
 
 
 def described(

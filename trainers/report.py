@@ -23,7 +23,7 @@ LINES: Mapping[str, Sequence[str]] = {
     "share of taught tokens that are the likeliest": ("accuracy",),
     "norm of the gradient": ("grad_norm",),
     "exact share of calls": ("exact_share",),
-    "policy versions behind": ("staleness/mean", "staleness/max"),
+    "versions that the sampler was behind": ("staleness/mean", "staleness/max"),
 }
 """Title → the figures of `metrics.jsonl` in it; a chart without figures is left out."""
 

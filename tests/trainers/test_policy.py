@@ -221,6 +221,39 @@ def test_how_rows_are_packed_changes_nothing(policy_of, monkeypatch):
     same(gradients[0], gradients[2])
 
 
+@pytest.mark.parametrize("change", [{"gradient_checkpointing": True}, {"precision": "bfloat16"}])
+def test_saving_memory_changes_the_gradient_by_no_more_than_its_precision(
+    policy_of, monkeypatch, change
+):
+    import torch
+
+    made = recorded_by(policy_of(PLAIN), group(9))
+    before, gradient = gradient_of(policy_of(PLAIN), grpo_batch(made), monkeypatch)
+    hardware = PLAIN.hardware.model_copy(update=change)
+    policy = policy_of(PLAIN.model_copy(update={"hardware": hardware}))
+    after, found = gradient_of(policy, grpo_batch(made), monkeypatch)
+    exact = "precision" not in change
+    assert after.loss == pytest.approx(before.loss, abs=1e-6 if exact else 0.05)
+    for name, expected in gradient.items():
+        assert found[name].dtype is torch.float32
+        size = float(expected.norm())
+        assert float((found[name] - expected).norm()) <= (1e-5 if exact else 0.2) * size + 1e-6
+
+
+def test_the_figures_of_a_step_say_how_old_its_tokens_are(policy_of):
+    from budwood.trainers import step_figures
+
+    policy = policy_of(PLAIN)
+    made = recorded_by(policy, group(0))
+    batch = grpo_batch(made)
+    metrics = policy.step(batch)
+    figures = step_figures(metrics, batch, made, version=5)  # recorded by version 3
+    assert (figures["staleness/mean"], figures["staleness/max"]) == (2, 2)
+    assert figures["reward/mean"] == 0.75
+    assert figures["trained_tokens"] == batch.n_trained
+    assert "staleness/mean" not in step_figures(metrics, batch, made)
+
+
 def test_the_alarm_names_what_differs(policy_of):
     from budwood.trainers.mismatch import check
 
