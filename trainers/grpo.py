@@ -154,8 +154,8 @@ def step_figures(
         "grad_norm": metrics.grad_norm,
         "learning_rate": metrics.learning_rate,
         "reward/mean": fmean(rewards),
-        "length/trained_mean": fmean(trained.values()),
-        "length/trained_max": max(trained.values()),
+        "length/mean": fmean(trained.values()),
+        "length/max": max(trained.values()),
         "length/row_max": max(row.n_tokens for row in batch.rows),
         "ratio/mean": metrics.ratio_mean,
         "ratio/min": metrics.ratio_min,
@@ -192,7 +192,6 @@ def described(
     attempts = recorded.attempts
     classes = Counter(attempt.failure_class.value for attempt in attempts)
     n_calls, n_exact = (sum(getattr(a, name) for a in attempts) for name in ("n_calls", "n_exact"))
-    rewards = Counter("none" if a.reward is None else f"{a.reward:.4g}" for a in attempts)
     return {
         "kind": kind,
         "name": output.resolve().name,
@@ -205,7 +204,7 @@ def described(
         },
         "bars": {
             "failure classes of the rollouts": dict(sorted(classes.items())),
-            "rewards of the rollouts": dict(rewards.most_common(8)),
+            "rewards of the rollouts": _by_reward(attempts),
             "calls": {"exact": n_exact, "not exact": n_calls - n_exact},
             "tokens of the rows": _lengths(attempts),
         },
@@ -245,6 +244,15 @@ def _facts(mismatch: Mismatch) -> dict[str, Any]:
         "mean difference": mismatch.mean,
         "largest difference": mismatch.largest,
     }
+
+
+def _by_reward(attempts: Iterable[Attempt]) -> dict[str, int]:
+    """Count rollouts by reward: the eight most frequent, in order, and none."""
+    counts = Counter(a.reward for a in attempts)
+    known = {r: n for r, n in counts.items() if r is not None}
+    most = sorted(sorted(known, key=lambda r: -known[r])[:8])
+    found = {f"{reward:.4g}": known[reward] for reward in most}
+    return found | ({"none": counts[None]} if counts[None] else {})
 
 
 def _lengths(attempts: Iterable[Attempt]) -> dict[str, int]:

@@ -94,7 +94,7 @@ def _grid(x_axis: _Axis, y_axis: _Axis, x: str) -> list[str]:
         parts.append(
             f'<text class="middle" x="{place:.1f}" y="{HEIGHT - BOTTOM + 16}">{tick:g}</text>'
         )
-    parts.append(f'<text class="end" x="{WIDTH - RIGHT}" y="{HEIGHT - 2}">{escape(x)}</text>')
+    parts.append(f'<text class="end" x="{WIDTH - RIGHT}" y="{HEIGHT - 4}">{escape(x)}</text>')
     return parts
 
 

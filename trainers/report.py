@@ -14,7 +14,7 @@ Figures = Mapping[str, float]
 
 LINES: Mapping[str, Sequence[str]] = {
     "reward": ("reward/mean",),
-    "trained tokens of a rollout": ("length/trained_mean", "length/trained_max"),
+    "trained tokens of a rollout": ("length/mean", "length/max"),
     "ratio of new to recorded probability": ("ratio/mean", "ratio/min", "ratio/max"),
     "share of tokens that the clip stops": ("ratio/clipped",),
     "divergence from the sampler (k3)": ("kl",),

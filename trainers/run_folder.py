@@ -80,8 +80,9 @@ class RunFolder:
         return self.path / "model"
 
     def say(self, **more: Any) -> None:
-        """Add to what `run.json` says."""
-        self._about |= more
+        """Add to what `run.json` says; `facts` are added to those that are there."""
+        facts = {**self._about.get("facts", {}), **more.pop("facts", {})}
+        self._about |= {**more, "facts": facts}
         part = self.path / ".run.json.part"
         part.write_text(json.dumps(self._about, indent=2) + "\n", "utf-8")
         os.replace(part, self.path / "run.json")
@@ -111,7 +112,7 @@ class RunFolder:
 
     def finish(self, **facts: Any) -> Path:
         """Say that all is done, write the report and return its path."""
-        self.say(facts={**self._about.get("facts", {}), **facts}, finished=True)
+        self.say(facts=facts, finished=True)
         return write_report(self.path)
 
     def _stored(self) -> dict[str, Any]:

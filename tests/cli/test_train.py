@@ -145,6 +145,9 @@ def test_grpo_counts_what_it_leaves_out_and_closes_with_a_report(train, recorded
     assert run["left_out"]["class_environment"] == 1
     assert run["mismatch"]["largest"] < 1e-5
     assert run["bars"]["failure classes of the rollouts"] == {"environment": 1, "none": 13}
+    facts = run["facts"]
+    assert (facts["rollouts"], facts["exact share"], facts["steps"]) == (14, 1, 6)
+    assert facts["largest difference"] < 1e-5
     step = figures(tmp_path)[0]
     assert step["rollouts"] == 4
     assert step["ratio/mean"] == pytest.approx(1, abs=1e-5)

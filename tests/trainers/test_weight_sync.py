@@ -171,7 +171,7 @@ async def test_an_engine_that_is_not_there_is_said(tmp_path):
 
 CLOSE = MismatchSettings(max_mean=1e-3, max_single=1e-3)
 QUESTION = {"role": "user", "content": "Hello"}
-LONG = {"max_tokens": 600, "extra_body": {"ignore_eos": True}}
+LONG = {"max_tokens": 2000, "extra_body": {"ignore_eos": True}}
 
 
 def rows_of(store, rollout_id):
@@ -234,12 +234,12 @@ async def _through(proxy, sync, policy, prompts, tmp_path, served):
         rows = rows_of(store, opened.id)
         assert policy.mismatch(rows).largest < 1e-3
 
-        # A call in flight, a step that changes the weights, and the sync.
-        stream = await ask(TAUGHT[3]["messages"][0], stream=True, **LONG)
-        await anext(aiter(stream))
+        # Steps that change the weights, a call in flight, and the sync.
         for _ in range(3):
             await asyncio.to_thread(policy.step, sft_batch_of(rows))
         weights = await asyncio.to_thread(policy.save, tmp_path / "step-1")
+        stream = await ask(TAUGHT[3]["messages"][0], stream=True, **LONG)
+        await anext(aiter(stream))
         assert proxy.running.recorder.n_in_flight == 1
         synced = await sync.push(weights, 1)
         print(f"push: engine paused {synced.paused_s:.3f} s, {synced.total_s:.3f} s in all")
