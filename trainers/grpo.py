@@ -88,7 +88,7 @@ def train_grpo(store: Store, config: GrpoConfig, *, say: Say = lambda _: None) -
         mismatch = None
         if not done:
             mismatch = policy.mismatch(batch_of(steps[0], config, 0).rows)
-            folder.say(mismatch=asdict(mismatch), facts=_facts(mismatch))
+            folder.say(mismatch=asdict(mismatch), facts=_facts(mismatch, temperature))
             say(f"recorded and recomputed logprobs differ by {mismatch.largest:.3g} at most")
             check(mismatch, config.mismatch)
         for number in range(done, len(steps)):
@@ -238,8 +238,9 @@ def _batch(
     )
 
 
-def _facts(mismatch: Mismatch) -> dict[str, Any]:
+def _facts(mismatch: Mismatch, temperature: float) -> dict[str, Any]:
     return {
+        "temperature": temperature,
         "logprobs compared": mismatch.n_tokens,
         "mean difference": mismatch.mean,
         "largest difference": mismatch.largest,

@@ -92,7 +92,7 @@ class StepMetrics:
     clipped: float
     """Share of the trained tokens that the clip stops."""
     kl: float
-    """Mean estimate (k3) of the divergence of the sampler from the policy before the step."""
+    """Of the sampler from the policy before the step: the mean of `ratio - 1 - log(ratio)` (k3)."""
     entropy: float
     """Mean over the trained tokens."""
     seconds: float
@@ -362,7 +362,7 @@ class _Tally:
         stopped = ((ratio > 1 + self._high) & (worth > 0)) | ((ratio < 1 - self._low) & (worth < 0))
         self._sums["ratio"] += float(ratio.sum())
         self._sums["clipped"] += float(stopped.sum())
-        self._sums["kl"] += float((torch.exp(-log_ratio) - 1 + log_ratio).sum())
+        self._sums["kl"] += float((ratio - 1 - log_ratio).sum())
         self._sums["entropy"] += float(entropies_BT[mask].double().sum())
         self._n += len(ratio)
         self._least = min(self._least, float(ratio.min()))

@@ -27,7 +27,7 @@ GRPO = """
 model = "{model}"
 output = "run"
 groups_per_step = 1
-epochs = 2
+epochs = 8
 [data]
 selector = "run=evening"
 [optimizer]
@@ -44,7 +44,7 @@ SFT = """
 model = "{model}"
 output = "run"
 rows_per_step = 3
-epochs = 2
+epochs = 8
 [data]
 selector = "run=evening reward>0"
 [optimizer]
@@ -116,7 +116,7 @@ def kill_after(kind, n_steps, folder, store):
     assert process.wait() == -signal.SIGKILL
 
 
-@pytest.mark.parametrize(("kind", "config", "steps"), [("grpo", GRPO, 6), ("sft", SFT, 8)])
+@pytest.mark.parametrize(("kind", "config", "steps"), [("grpo", GRPO, 24), ("sft", SFT, 32)])
 def test_a_run_that_is_killed_and_repeated_comes_to_the_same_weights(
     train, recorded, tmp_path, kind, config, steps
 ):
@@ -129,7 +129,7 @@ def test_a_run_that_is_killed_and_repeated_comes_to_the_same_weights(
     kill_after(kind, 3, cut, recorded[0])
     assert not (cut / "run/model").exists()
     again = train(kind, config, folder=cut)
-    assert re.search(r"going on after step [24]", again.stderr)
+    assert re.search(r"going on after step \d+ ?", again.stderr)
     assert weights(cut) == whole
     assert [f["step"] for f in figures(cut)] == list(range(1, steps + 1))
     kept = ("loss", "grad_norm")
@@ -146,7 +146,7 @@ def test_grpo_counts_what_it_leaves_out_and_closes_with_a_report(train, recorded
     assert run["mismatch"]["largest"] < 1e-5
     assert run["bars"]["failure classes of the rollouts"] == {"environment": 1, "none": 13}
     facts = run["facts"]
-    assert (facts["rollouts"], facts["exact share"], facts["steps"]) == (14, 1, 6)
+    assert (facts["rollouts"], facts["exact share"], facts["steps"]) == (14, 1, 24)
     assert facts["largest difference"] < 1e-5
     step = figures(tmp_path)[0]
     assert step["rollouts"] == 4
@@ -182,7 +182,7 @@ def test_the_alarm_ends_a_run_on_another_model_before_it_trains(train, recorded,
 
 
 def test_what_cannot_be_used_is_said_in_words(train, recorded, tmp_path):
-    done = train("grpo", GRPO.replace("epochs = 2", "epoch = 2"), code=2)
+    done = train("grpo", GRPO.replace("epochs = 8", "epoch = 8"), code=2)
     assert "epoch: Extra inputs are not permitted" in done.stderr
     done = train("grpo", GRPO.replace("run=evening", "reward=none"), code=4)
     assert "not one row is left to train on; left out:" in done.stderr

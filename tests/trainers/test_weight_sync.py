@@ -171,7 +171,8 @@ async def test_an_engine_that_is_not_there_is_said(tmp_path):
 
 CLOSE = MismatchSettings(max_mean=1e-3, max_single=1e-3)
 QUESTION = {"role": "user", "content": "Hello"}
-LONG = {"max_tokens": 2000, "extra_body": {"ignore_eos": True}}
+LONG = {"max_tokens": 5000, "extra_body": {"ignore_eos": True}}
+"""Long enough that a process which is kept waiting for seconds still finds it in flight."""
 
 
 def rows_of(store, rollout_id):
