@@ -21,8 +21,9 @@ harnesses: setup ## install the harnesses of demo and tests into environments of
 demo: setup harnesses ## record two real harnesses on a real engine; look, export, replay
 	@$(RUN)budwood demo
 
-test: setup harnesses ## run all tests but those below
-	@$(RUN)python -m pytest --ignore=tests/sandbox --ignore=tests/rollouts
+test: setup harnesses ## run all tests but those below, two at a time
+	@$(RUN)python -m pytest -n 2 --no-loadscope-reorder \
+		--ignore=tests/sandbox --ignore=tests/rollouts
 
 test-sandbox: setup ## run the tests of sandboxes and tasks, in namespaces of this machine
 	@$(RUN)python -m pytest tests/sandbox tests/rollouts
