@@ -13,6 +13,7 @@ from .adapter import Adapter
 from .errors import HarnessError, UnknownHarness
 from .pointing import Dialect, Endpoint, Pointing
 from .registry import ADAPTERS, GENERIC, adapter_named, adapter_of
+from .told import Told, told_of
 
 __all__ = [
     "ADAPTERS",
@@ -22,10 +23,12 @@ __all__ = [
     "Endpoint",
     "HarnessError",
     "Pointing",
+    "Told",
     "UnknownHarness",
     "adapter_named",
     "adapter_of",
     "point",
+    "told_of",
 ]
 
 
