@@ -23,6 +23,7 @@ from . import (
     opencode,
     pi,
     qwen_code,
+    react,
     vibe,
     zeroclaw,
 )
@@ -35,6 +36,7 @@ ADAPTERS: dict[str, Adapter] = {
     for module in (
         mini_swe_agent,
         pi,
+        react,
         codex,
         claude_code,
         openclaw,
