@@ -16,7 +16,7 @@ setup: ## install everything that the locks name into .venv (Linux x86-64: with 
 	@$(PYTHON) locks/install.py full
 
 harnesses: setup ## install the harnesses of demo and tests into environments of their own, .envs/
-	@$(PYTHON) locks/install.py mini-swe-agent pi
+	@$(RUN)budwood harness install --root .envs react mini-swe-agent pi
 
 demo: setup harnesses ## record two real harnesses on a real engine; look, export, replay
 	@$(RUN)budwood demo
@@ -55,5 +55,5 @@ bench: setup ## print the figures of the proxy and of the store
 	@$(RUN)python -m bench.store
 
 lock: setup ## make the locks anew after a change of the dependencies
-	@$(PYTHON) locks/install.py node
+	@$(RUN)budwood harness install --root .envs node
 	@$(RUN)python locks/lock.py make

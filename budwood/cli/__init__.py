@@ -31,6 +31,7 @@ COMMANDS: dict[str, str] = {
     "score": "Give rewards to recorded rollouts.",
     "export": "Write recorded rollouts in a trainer's format.",
     "replay": "Serve a rollout's stored answers to its harness again, and compare.",
+    "harness": "List the harnesses that can be launched, and install them.",
     "task": "Check tasks: their solution passes, and doing nothing fails.",
     "config": "Print the effective settings and where each came from.",
     "demo": "See it all once, with a real harness.",
