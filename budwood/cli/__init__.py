@@ -33,6 +33,7 @@ COMMANDS: dict[str, str] = {
     "replay": "Serve a rollout's stored answers to its harness again, and compare.",
     "harness": "List the harnesses that can be launched, and install them.",
     "task": "Check tasks: their solution passes, and doing nothing fails.",
+    "run": "Run tasks by harnesses in sandboxes, and grade them.",
     "config": "Print the effective settings and where each came from.",
     "demo": "See it all once, with a real harness.",
 }
