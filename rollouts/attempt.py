@@ -14,12 +14,12 @@ import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from budwood.harness_adapters import Endpoint
-from budwood.sandbox import Backend, Network, Sandbox, Spec, Spool
+from budwood.sandbox import Backend, Sandbox, Spec, Spool
 from budwood.trajectory_store import RolloutId, Run, Store
 
 from .end_state import END_STATE, keep_end_state
@@ -27,7 +27,7 @@ from .endings import Ending, Judged, interrupted, name_failure, outcome_of
 from .errors import RolloutError
 from .gateway import Gateway, Opened, Wanted
 from .harnesses import Harness, write_artifacts
-from .sandbox_place import SandboxPlace, limits_of
+from .sandbox_place import SandboxPlace, spec_for
 from .tasks import Grade, Task, fill, grade, prepare
 
 AGENT_TIMEOUT_S = 600.0
@@ -54,6 +54,10 @@ class Rules:
     """Turns an agent may take; None: as many as its harness lets it."""
     variables: Mapping[str, str] = field(default_factory=dict[str, str])
     """Values for `${NAME}` in the tasks' env tables."""
+
+    def timeout_of(self, task: Task) -> float:
+        """Return the seconds that an agent may take for a task."""
+        return self.timeout_s or task.config.agent.timeout_sec or AGENT_TIMEOUT_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,21 +197,17 @@ class _Try:
 
     def _spec(self, env: Mapping[str, str]) -> Spec:
         task = self._planned.task
-        limits = limits_of(task)
-        lives_s = self._timeout_s + task.config.verifier.timeout_sec + SLACK_S
-        return Spec(
-            network=Network.PROXY_ONLY,
-            proxy=self._bench.gateway.socket,
-            env=env,
-            workdir=task.workdir,
+        return spec_for(
+            task,
+            socket=self._bench.gateway.socket,
             binds=self._planned.harness.installation.binds,
-            limits=replace(limits, deadline_s=lives_s),
+            env=env,
+            lives_s=self._timeout_s + task.config.verifier.timeout_sec + SLACK_S,
         )
 
     @property
     def _timeout_s(self) -> float:
-        asked = self._bench.rules.timeout_s
-        return asked or self._planned.task.config.agent.timeout_sec or AGENT_TIMEOUT_S
+        return self._bench.rules.timeout_of(self._planned.task)
 
     def _wanted(self) -> Wanted:
         planned, rules = self._planned, self._bench.rules

@@ -15,9 +15,11 @@ from pathlib import Path
 from budwood.sandbox import (
     MIB,
     Backend,
+    Bind,
     Cause,
     FileFailed,
     Limits,
+    Network,
     Refused,
     Sandbox,
     SandboxError,
@@ -110,6 +112,20 @@ def places_of(backend: Backend) -> OpenPlace:
                 await sandbox.close()
 
     return open_place
+
+
+def spec_for(
+    task: Task, *, socket: Path, binds: tuple[Bind, ...], env: Mapping[str, str], lives_s: float
+) -> Spec:
+    """Return the sandbox in which a harness works on a task, with a proxy's socket its only way."""
+    return Spec(
+        network=Network.PROXY_ONLY,
+        proxy=socket,
+        env=env,
+        workdir=task.workdir,
+        binds=binds,
+        limits=replace(limits_of(task), deadline_s=lives_s),
+    )
 
 
 def limits_of(task: Task) -> Limits:

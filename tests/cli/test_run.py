@@ -181,3 +181,41 @@ def test_a_mended_verifier_grades_what_was_kept(command, task, tmp_path):
     assert lost.returncode == 1
     assert "not kept" in lost.stderr
     assert run([*words[:-2], "--store", str(tmp_path / "store.db")]).returncode == 2
+
+
+def test_a_rollout_is_made_again_in_a_fresh_sandbox_on_its_stored_answers(command, task, tmp_path):
+    assert run(command).returncode == 0
+    words = [
+        sys.executable,
+        "-m",
+        "budwood",
+        "replay",
+        "last",
+        "--store",
+        str(tmp_path / "store.db"),
+    ]
+    again = run([*words, "--task", str(task)])
+    assert again.returncode == 0, again.stderr
+    assert again.stdout.startswith("identical: 2 calls")
+    (task / "instruction.md").write_text("Write done into out.txt, please.\n")
+    other = run([*words, "--task", str(task)])
+    assert other.returncode == 2
+    assert "another version of the task" in other.stderr
+
+
+def test_a_replay_in_a_sandbox_finds_the_first_call_that_differs(command, task, tmp_path):
+    (tmp_path / "command").write_text("cat /proc/sys/kernel/random/uuid; echo done > out.txt")
+    assert run(command).returncode == 0
+    words = [
+        sys.executable,
+        "-m",
+        "budwood",
+        "replay",
+        "last",
+        "--store",
+        str(tmp_path / "store.db"),
+    ]
+    again = run([*words, "--task", str(task)])
+    assert again.returncode == 1
+    assert again.stdout.startswith("call 2 (")
+    assert "(tool)" in again.stdout
