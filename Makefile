@@ -16,13 +16,14 @@ setup: ## install everything that the locks name into .venv (Linux x86-64: with 
 	@$(PYTHON) locks/install.py full
 
 harnesses: setup ## install the harnesses of demo and tests into environments of their own, .envs/
-	@$(PYTHON) locks/install.py mini-swe-agent pi
+	@$(RUN)budwood harness install --root .envs react mini-swe-agent pi
 
 demo: setup harnesses ## record two real harnesses on a real engine; look, export, replay
 	@$(RUN)budwood demo
 
-test: setup harnesses ## run all tests but those below
-	@$(RUN)python -m pytest --ignore=tests/sandbox --ignore=tests/rollouts
+test: setup harnesses ## run all tests but those below, two at a time
+	@$(RUN)python -m pytest -n 2 --no-loadscope-reorder \
+		--ignore=tests/sandbox --ignore=tests/rollouts
 
 test-sandbox: setup ## run the tests of sandboxes and tasks, in namespaces of this machine
 	@$(RUN)python -m pytest tests/sandbox tests/rollouts
@@ -54,5 +55,5 @@ bench: setup ## print the figures of the proxy and of the store
 	@$(RUN)python -m bench.store
 
 lock: setup ## make the locks anew after a change of the dependencies
-	@$(PYTHON) locks/install.py node
+	@$(RUN)budwood harness install --root .envs node
 	@$(RUN)python locks/lock.py make

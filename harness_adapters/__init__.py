@@ -1,6 +1,6 @@
-"""One file per harness: how it is pointed at an endpoint.
+"""One file per harness: how it is pointed at an endpoint, installed, launched, and its end read.
 
-It may use no other room (the sandbox's interface, once harnesses are launched there).
+It may use the sandbox's interface, no other room.
 It never knows the insides of the proxy, nor the store.
 """
 
@@ -10,22 +10,51 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .adapter import Adapter
-from .errors import HarnessError, UnknownHarness
+from .errors import HarnessError, InstallFailed, NotInstalled, NotLaunched, UnknownHarness
+from .installation import Installation, find_installation
+from .launch import (
+    Ended,
+    HarnessResult,
+    Launch,
+    LaunchContext,
+    Prepared,
+    Status,
+    TurnLimit,
+    Usage,
+)
 from .pointing import Dialect, Endpoint, Pointing
-from .registry import ADAPTERS, GENERIC, adapter_named, adapter_of
+from .registry import ADAPTERS, GENERIC, LAUNCHED, adapter_named, adapter_of, installation_of
+from .told import Told, told_of
 
 __all__ = [
     "ADAPTERS",
     "GENERIC",
+    "LAUNCHED",
     "Adapter",
     "Dialect",
+    "Ended",
     "Endpoint",
     "HarnessError",
+    "HarnessResult",
+    "InstallFailed",
+    "Installation",
+    "Launch",
+    "LaunchContext",
+    "NotInstalled",
+    "NotLaunched",
     "Pointing",
+    "Prepared",
+    "Status",
+    "Told",
+    "TurnLimit",
     "UnknownHarness",
+    "Usage",
     "adapter_named",
     "adapter_of",
+    "find_installation",
+    "installation_of",
     "point",
+    "told_of",
 ]
 
 

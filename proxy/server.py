@@ -12,9 +12,11 @@ import os
 import random
 import secrets
 import signal
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import structlog
 from aiohttp import web
@@ -140,6 +142,8 @@ async def running_proxy(
             await asyncio.sleep(2 * ASK_EVERY_S)
         url = await _listen(stack, harness_runner, settings.host, settings.port)
         admin_url = await _listen(stack, admin_runner, settings.host, settings.admin_port)
+        if settings.socket is not None:
+            await _listen_on_socket(stack, harness_runner, settings.socket)
         try:
             yield RunningProxy(url, admin_url, admin_secret, recorder, rollouts, admin)
         finally:
@@ -221,6 +225,46 @@ async def _listen(
     taken = runner.addresses[0][1]
     shown = f"[{host}]" if ":" in host else host
     return f"http://{shown}:{taken}"
+
+
+async def _listen_on_socket(
+    stack: contextlib.AsyncExitStack, runner: web.BaseRunner, path: Path
+) -> None:
+    """Listen on a Unix socket that its owner alone may use, and take it away at the end."""
+    hint = f"choose another path than {path} (proxy.socket)"
+    if await asyncio.to_thread(_is_listened_on, path):
+        raise ConfigurationError(f"another process listens on this socket: stop it, or {hint}")
+    try:
+        await asyncio.to_thread(path.parent.mkdir, parents=True, exist_ok=True, mode=0o700)
+        await web.UnixSite(runner, str(path), backlog=4096).start()
+        made = await asyncio.to_thread(_made_private, path)
+    except OSError as error:
+        # A path of over 107 bytes has no errno, only a text.
+        why = os.strerror(error.errno) if error.errno else str(error)
+        raise ConfigurationError(f"no socket can be listened on there ({why}): {hint}") from error
+
+    def remove() -> None:
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(path.stat(), made):
+                path.unlink()
+
+    stack.callback(remove)
+
+
+def _made_private(path: Path) -> os.stat_result:
+    path.chmod(0o600)
+    return path.stat()
+
+
+def _is_listened_on(path: Path) -> bool:
+    """Whether somebody takes connections on a Unix socket."""
+    with socket.socket(socket.AF_UNIX) as tried:
+        tried.settimeout(5.0)
+        try:
+            tried.connect(str(path))
+        except OSError:
+            return False
+        return True
 
 
 async def _drain(

@@ -1,5 +1,6 @@
 """What can be set about the proxy; read by `budwood.cli`, passed in as one frozen object."""
 
+from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
@@ -27,6 +28,9 @@ class ProxySettings(BaseModel):
     """Address to listen on. Any but a loopback address needs keys: `open_rollouts` is refused."""
     port: int = Field(8800, ge=0, le=65535)
     """Port of the harness plane; 0 takes a free one."""
+    socket: Path | None = None
+    """Unix socket to listen on as well, for sandboxes whose network is the proxy alone; one that a
+    dead process left there is replaced. None: none."""
     admin_port: int = Field(8801, ge=0, le=65535)
     """Port of the admin plane (open and close rollouts, metrics); 0 takes a free one."""
     admin_secret: SecretStr | None = None

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from .errors import (
     BrokenTask,
+    GatewayFailed,
     MissingVariable,
+    NoRoom,
     PlaceFailed,
     Problem,
     RolloutError,
+    RunRefused,
     TaskError,
     UnsupportedTask,
     Unusable,
@@ -19,10 +22,13 @@ from .errors import (
 
 __all__ = [
     "BrokenTask",
+    "GatewayFailed",
     "MissingVariable",
+    "NoRoom",
     "PlaceFailed",
     "Problem",
     "RolloutError",
+    "RunRefused",
     "TaskError",
     "UnsupportedTask",
     "Unusable",

@@ -6,7 +6,10 @@ RolloutError
 │   ├── UnsupportedTask   (also a ValueError) a task that asks for what this version can't do
 │   └── MissingVariable   (also a LookupError) a `${NAME}` that nobody gave a value
 ├── PlaceFailed           the place where a task is done is gone, or can't do what it must
-└── Unusable              the place is there, but can't be made ready for a task
+│   └── NoRoom            its disk is full
+├── Unusable              the place is there, but can't be made ready for a task
+├── GatewayFailed         the proxy can't be asked to open or close a rollout
+└── RunRefused            (also a ValueError) a run that can't be begun or gone on with as it is
 """
 
 from __future__ import annotations
@@ -14,6 +17,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from budwood.trajectory_store import FailureClass
 
 
 class RolloutError(Exception):
@@ -87,8 +92,30 @@ class PlaceFailed(RolloutError):
     """A place is gone or can't do what it must: no verdict on anybody's work."""
 
 
+class NoRoom(PlaceFailed):
+    """The disk of a place is full: whoever filled it left no room for what comes next."""
+
+
 class Unusable(RolloutError):
     """A command that only keeps house failed: the place is not as a task needs it."""
+
+
+class GatewayFailed(RolloutError):
+    """The proxy, or the engine behind it, can't be asked; names class and cause for the outcome."""
+
+    def __init__(self, text: str, failure_class: FailureClass, cause: str) -> None:
+        """Keep whose failure it is."""
+        super().__init__(text)
+        self.failure_class = failure_class
+        self.cause = cause
+
+    def __reduce__(self) -> tuple[type, tuple[str, FailureClass, str]]:
+        """Pickle by what it was made of."""
+        return type(self), (str(self), self.failure_class, self.cause)
+
+
+class RunRefused(RolloutError, ValueError):
+    """A run can't be begun or gone on with: says what is wrong and what to do."""
 
 
 def _listed(head: str, problems: Sequence[Problem]) -> str:

@@ -15,9 +15,11 @@ from pathlib import Path
 from budwood.sandbox import (
     MIB,
     Backend,
+    Bind,
     Cause,
     FileFailed,
     Limits,
+    Network,
     Refused,
     Sandbox,
     SandboxError,
@@ -25,13 +27,15 @@ from budwood.sandbox import (
     pack,
 )
 
-from .errors import PlaceFailed, Problem, UnsupportedTask
+from .errors import NoRoom, PlaceFailed, Problem, UnsupportedTask
 from .tasks.checking import OpenPlace
 from .tasks.folder import Task
 from .tasks.place import ExecResult, Place
 
 _NO_FILE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EINVAL}
 """Nothing there, or something that is no regular file."""
+
+_FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
 class SandboxPlace:
@@ -98,7 +102,7 @@ def places_of(backend: Backend) -> OpenPlace:
     async def open_place(task: Task) -> AsyncIterator[Place]:
         try:
             with _as_place():
-                sandbox = await backend.create(Spec(workdir=task.workdir, limits=_limits(task)))
+                sandbox = await backend.create(Spec(workdir=task.workdir, limits=limits_of(task)))
         except Refused as error:
             raise UnsupportedTask(task.name, [Problem("", text) for text in error.lacks]) from error
         try:
@@ -110,7 +114,21 @@ def places_of(backend: Backend) -> OpenPlace:
     return open_place
 
 
-def _limits(task: Task) -> Limits:
+def spec_for(
+    task: Task, *, socket: Path, binds: tuple[Bind, ...], env: Mapping[str, str], lives_s: float
+) -> Spec:
+    """Return the sandbox in which a harness works on a task, with a proxy's socket its only way."""
+    return Spec(
+        network=Network.PROXY_ONLY,
+        proxy=socket,
+        env=env,
+        workdir=task.workdir,
+        binds=binds,
+        limits=replace(limits_of(task), deadline_s=lives_s),
+    )
+
+
+def limits_of(task: Task) -> Limits:
     """Return the sandbox's own limits, with those that the task names."""
     asked = task.config.environment
     limits = Limits(cpus=asked.cpus)
@@ -129,4 +147,5 @@ def _as_place() -> Iterator[None]:
     except Refused:
         raise
     except SandboxError as error:
-        raise PlaceFailed(str(error)) from error
+        is_full = isinstance(error, FileFailed) and error.errno in _FULL
+        raise (NoRoom if is_full else PlaceFailed)(str(error)) from error

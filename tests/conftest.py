@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadFileScheduling
 
 from budwood.proxy.testing.real_engine import tiny_engine
 from budwood.sandbox import LocalBackend, StartFailed
@@ -90,13 +91,34 @@ def vllm_engine(request):
         yield engine
 
 
+def _uses_engine(path):
+    """Whether a file's tests share the real engine, by its name."""
+    return path.rpartition("/")[2].startswith("test_real_")
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Mark what needs the real engine, and give it time to start."""
+    """Mark what needs the real engine, and let it come first: it takes longest."""
     for item in items:
         if "vllm_engine" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.slow)
-            if item.get_closest_marker("timeout") is None:
-                item.add_marker(pytest.mark.timeout(600))
+            if not _uses_engine(item.nodeid.partition("::")[0]):
+                raise pytest.UsageError(
+                    f"{item.nodeid} needs the engine: name its file test_real_*"
+                )
+    items.sort(key=lambda item: not _uses_engine(item.nodeid.partition("::")[0]))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Let one worker take all that needs the real engine, so that it is started once."""
+
+    class ByFile(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            path = super()._split_scope(nodeid)
+            return "the real engine" if _uses_engine(path) else path
+
+    return ByFile(config, log)
 
 
 @pytest.fixture(scope="session")

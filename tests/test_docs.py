@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from typer.main import get_command
 
 from budwood.cli import COMMANDS, app, load_command
-from budwood.harness_adapters import ADAPTERS, GENERIC, Endpoint
+from budwood.harness_adapters import ADAPTERS, GENERIC, LAUNCHED, Endpoint, HarnessError
 from budwood.proxy.admin import Admin
 from budwood.proxy.engine.exactness import Inexact
 from budwood.proxy.engine.info import Problem
@@ -133,6 +133,7 @@ def test_the_manual_names_no_command_that_is_not_there():
         ("docs/engines.md", [*Problem]),
         ("docs/store.md", [*FailureClass, *CAUSES, *CallState]),
         ("docs/exports.md", [*EXPORTERS]),
+        ("docs/harnesses.md", [*LAUNCHED, *(e.__name__ for e in HarnessError.__subclasses__())]),
         ("docs/sandbox.md", [*Cause, *(error.__name__ for error in SandboxError.__subclasses__())]),
     ],
 )

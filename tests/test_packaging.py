@@ -192,6 +192,7 @@ def test_the_locks_are_made_from_what_stands_here():
 @pytest.mark.parametrize("change", ["a dependency", "an extra", "a correction", "the linter"])
 def test_a_lock_is_stale_when_what_it_was_made_from_changed(tmp_path: Path, change: str):
     shutil.copytree(ROOT / "locks", tmp_path / "locks")
+    shutil.copytree(ROOT / "harness_adapters" / "locks", tmp_path / "harness_adapters" / "locks")
     text = (ROOT / "pyproject.toml").read_text()
     old, new = {
         "a dependency": ('"orjson>=', '"orjson>=1,>='),
@@ -215,16 +216,17 @@ def test_a_lock_is_stale_when_what_it_was_made_from_changed(tmp_path: Path, chan
 
 
 def test_every_locked_package_has_its_hashes_and_no_address():
-    for path in (ROOT / "locks").glob("*.txt"):
+    folders = [ROOT / "locks", ROOT / "harness_adapters" / "locks"]
+    for path in (path for folder in folders for path in folder.glob("*.txt")):
         entries = path.read_text().replace("\\\n", "").splitlines()
         for entry in entries:
             if entry and not entry.startswith("#"):
                 assert re.match(r"^[\w.-]+==\S+( ;[^#]*?)?\s+--hash=sha256:", entry), entry[:80]
-    for package in json.loads((ROOT / "locks/pi/package-lock.json").read_text())[
+    for package in json.loads((ROOT / "harness_adapters/locks/pi/package-lock.json").read_text())[
         "packages"
     ].values():
         assert "resolved" not in package
-    for path in (ROOT / "locks").rglob("*"):
+    for path in (path for folder in folders for path in folder.rglob("*")):
         if path.suffix in {".txt", ".json"}:
             assert "://" not in path.read_text(), path
 

@@ -63,6 +63,10 @@ CAUSES = MappingProxyType(
         "refused": FailureClass.POLICY,
         "out_of_memory": FailureClass.POLICY,
         "out_of_disk": FailureClass.POLICY,
+        "out_of_time": FailureClass.POLICY,
+        "out_of_turns": FailureClass.POLICY,
+        "out_of_output": FailureClass.POLICY,
+        "out_of_processes": FailureClass.POLICY,
         # environment
         "sandbox_lost": FailureClass.ENVIRONMENT,
         "sandbox_start": FailureClass.ENVIRONMENT,
@@ -105,6 +109,9 @@ CAUSES = MappingProxyType(
         "store_error": FailureClass.STORE,
         # ours
         "crash": FailureClass.OURS,
+        "interrupted": FailureClass.OURS,
+        "proxy_unreachable": FailureClass.OURS,
+        "proxy_refused": FailureClass.OURS,
         "shutdown": FailureClass.OURS,
         "internal": FailureClass.OURS,
     }

@@ -22,6 +22,9 @@ def proxy(
     port: Annotated[
         int | None, typer.Option(help="Port for harnesses; 0 takes a free one.")
     ] = None,
+    socket: Annotated[
+        Path | None, typer.Option(help="Unix socket to listen on as well, for sandboxes.")
+    ] = None,
     admin_port: Annotated[int | None, typer.Option(help="Port of the admin plane.")] = None,
     open_rollouts: Annotated[
         bool,
@@ -36,7 +39,8 @@ def proxy(
     http://HOST:PORT/r/SECRET/v1. SIGTERM ends it in order.
     """
     changes: dict[str, dict] = {"proxy": {}, "store": {}}
-    for name, value in (("host", host), ("port", port), ("admin_port", admin_port)):
+    given = {"host": host, "port": port, "socket": socket, "admin_port": admin_port}
+    for name, value in given.items():
         if value is not None:
             changes["proxy"][name] = value
     if open_rollouts:

@@ -19,7 +19,7 @@ import shlex
 import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -42,12 +42,8 @@ if TYPE_CHECKING:
 
 NO_CALL = 65
 UNAVAILABLE = 69
-CONTEXT_WINDOW = 131_072
-"""Told to harnesses where the engine does not say its own."""
-MAX_OUTPUT = 16_384
 SETTLE_S = 5.0
 """How long calls that the ended command left open may take to be recorded."""
-_UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 _SECRET_OPTION = re.compile(r"key|token|secret|password", re.IGNORECASE)
 
 
@@ -234,13 +230,10 @@ def _home(kept: Path | None, stack: ExitStack) -> Path:
 
 def _told(wanted: Wanted, proxy: RunningProxy) -> dict[str, Any]:
     """Return what the harness is told of its model; kept with the run, for a replay."""
+    from budwood.harness_adapters import told_of
+
     info = proxy.recorder.engine.info
-    window = info.max_model_len or CONTEXT_WINDOW
-    return {
-        "model": wanted.model or told_name(info.served_model),
-        "context_window": window,
-        "max_output": min(MAX_OUTPUT, max(window // 4, 1)),
-    }
+    return asdict(told_of(info.served_model, info.max_model_len, model=wanted.model))
 
 
 async def _open(
@@ -293,14 +286,6 @@ async def _close(proxy: RunningProxy, rollout_id: RolloutId) -> dict[str, int]:
     refused = dict(live.refused_doors) if live is not None else {}
     await proxy.rollouts.close(rollout_id)
     return refused
-
-
-def told_name(served: str) -> str:
-    """Return a model's name as harnesses take it: the last part, without odd characters.
-
-    The proxy accepts any name; but a path or a slash would be read as a provider by some.
-    """
-    return _UNSAFE.sub("-", served.rstrip("/").rpartition("/")[2]).strip("-") or "model"
 
 
 def shown_command(argv: tuple[str, ...]) -> str:

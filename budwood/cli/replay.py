@@ -19,6 +19,7 @@ import typer
 
 from .event_loop import run_until_ended
 from .opening import SELECTOR_HELP, StoreOption, one_rollout, opened
+from .task_folders import VarOption, tasks_in, variables_of
 from .terminal import Screen, fail, note
 
 if TYPE_CHECKING:
@@ -67,18 +68,26 @@ def replay(
     max_output: Annotated[
         int | None, typer.Option(help="Most tokens an answer, told likewise.")
     ] = None,
+    task: Annotated[
+        Path | None,
+        typer.Option(help="Make a rollout of `budwood run` again in a sandbox: its task's folder."),
+    ] = None,
+    var: VarOption = None,
     store: StoreOption = None,
 ) -> None:
     """Serve the stored answers of a rollout to its harness again, and compare its requests.
 
     budwood replay SELECTOR -- COMMAND... runs the harness, pointed at the replay. Without a
-    command the address is printed for one that you start. Start it where and as it was started:
+    command the address is printed for one that you start, or, with --task, the harness is started
+    as `budwood run` had started it, in a fresh sandbox. Start your own where and as it was started:
     what it reads must be what it read then. Ends with the verdict, as the exit code says:
     0 identical, 1 a call differs (its first difference is shown), 3 fewer or more calls.
     """
     from budwood.proxy.replay import Canon, ReplayServer, load_recording
     from budwood.trajectory_store.replay import Replay
 
+    if task is not None and (command or harness):
+        fail("--task starts the harness of the recording: give no command and no --harness", 2)
     patterns = [_pattern(text) for text in ignore or ()]
     with opened(store) as found:
         rollout_id = one_rollout(found, selector)
@@ -99,10 +108,63 @@ def replay(
                 context_window or int(told.get("context_window") or CONTEXT_WINDOW),
                 max_output or int(told.get("max_output") or MAX_OUTPUT),
             )
-        run_until_ended(_serve(ReplayServer, found, played, canon, port, run))
+        if task is not None:
+            _replay_task(found, rollout_id, played, canon, task, variables_of(var or ()))
+        else:
+            run_until_ended(_serve(ReplayServer, found, played, canon, port, run))
         verdict, text = played.verdict()
         Screen().line(found.secrets.mask(text))
     raise typer.Exit(verdict.value)
+
+
+def _replay_task(
+    store: Store,
+    rollout_id: RolloutId,
+    played: Replay,
+    canon: object,
+    folder: Path,
+    variables: Mapping[str, str],
+) -> None:
+    """Make a rollout of `budwood run` again in a fresh sandbox; its faults end the command."""
+    from budwood.harness_adapters import HarnessError
+    from budwood.proxy.replay import ReplayServer
+    from budwood.rollouts import RolloutError
+    from budwood.rollouts.attempt import Rules
+    from budwood.rollouts.harnesses import harness_named
+    from budwood.rollouts.replaying import replay_in_sandbox, setting_of
+    from budwood.sandbox import SandboxError, backend_named
+
+    rollout = store.rollout(rollout_id)
+    with tempfile.TemporaryDirectory(prefix="budwood-tasks-") as workspace:
+        tasks = tasks_in([folder], Path(workspace), None, True)
+        named = [one for one in tasks if one.name == rollout.task]
+        if not named:
+            fail(f"{folder} has no task {rollout.task}, which {rollout_id} is an attempt at", 2)
+        try:
+            setting = setting_of(
+                store.run(rollout.run_id), rollout, named[0],
+                harness_named(rollout.harness or "none"), Rules(variables=variables),
+            )  # fmt: skip
+        except (RolloutError, HarnessError) as error:
+            fail(str(error), 2)
+        diverged = asyncio.Event()
+
+        def on_request() -> None:
+            if played.divergences:
+                diverged.set()
+
+        async def go() -> None:
+            server = ReplayServer(store, played, canon, port=0, on_request=on_request)  # pyright: ignore
+            async with backend_named("local") as backend, server:
+                url, secret = server.base_url, server.secret
+                done = await replay_in_sandbox(setting, url, secret, backend, diverged)
+            if done is not None and not done.exit.is_success:
+                note(f"budwood: the harness ended with {done.exit.code or done.exit.cause}")
+
+        try:
+            run_until_ended(go())
+        except (SandboxError, RolloutError) as error:
+            fail(str(error), 1)
 
 
 def _pattern(text: str) -> re.Pattern[str]:

@@ -1,24 +1,29 @@
 """`budwood score`: rewards for recorded rollouts.
 
-Exit codes: 0 all were scored; 1 the store did not take them; 2 the command line, the selector or
-the file cannot be read (then nothing was scored).
+Exit codes: 0 all were scored; 1 the store did not take them, or some could not be graded again; 2
+the command line, the selector or the file cannot be read (then nothing was scored).
 """
 
 from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .event_loop import run_until_ended
 from .opening import SELECTOR_HELP, StoreOption, opened
+from .settings import load_settings, logs_beside
+from .task_folders import VarOption, tasks_in, variables_of
 from .terminal import Screen, fail
 
 if TYPE_CHECKING:
+    from budwood.rollouts.tasks import Task
     from budwood.trajectory_store import FailureClass, RolloutId, Store
 
 COLUMNS = ("rollout", "reward", "class", "cause")
@@ -58,6 +63,22 @@ def score(
         ),
     ] = None,
     cause: Annotated[str | None, typer.Option(help="A cause code, such as out_of_memory.")] = None,
+    verifier: Annotated[
+        bool,
+        typer.Option("--verifier", help="Run the tasks' verifiers on what `budwood run` has kept."),
+    ] = False,
+    task: Annotated[
+        list[Path] | None,
+        typer.Option(help="With --verifier: folder of a task or a template; may be repeated."),
+    ] = None,
+    reward_key: Annotated[
+        str | None,
+        typer.Option(help="With --verifier: the reward that counts, where there are several."),
+    ] = None,
+    var: VarOption = None,
+    logs: Annotated[
+        Path | None, typer.Option(help="With --verifier: the --logs of the run.")
+    ] = None,
     store: StoreOption = None,
 ) -> None:
     """Give rewards to recorded rollouts.
@@ -65,8 +86,13 @@ def score(
     Each score is a new version; none is overwritten, the latest counts. With --csv a selector
     limits which rollouts the file may score. Nothing is scored unless everything can be read.
     """
-    if (reward is None) == (csv_file is None):
-        fail("give either --reward X or --csv FILE", 2)
+    if (reward is not None) + (csv_file is not None) + verifier != 1:
+        fail("give one of --reward X, --csv FILE and --verifier", 2)
+    if verifier:
+        if selector is None or not task:
+            fail("--verifier needs a selector and --task DIR: the tasks with their verifiers", 2)
+        _grade_again(selector, task, reward_key, variables_of(var or ()), logs, store)
+        return
     if reward is not None and selector is None:
         fail("--reward needs a selector, for example: budwood score last --reward 1", 2)
     if not by.strip():
@@ -95,6 +121,49 @@ def score(
             shown = "none" if kept.reward is None else str(kept.reward)
             rows.append([one.rollout_id, str(kept.version), shown, kept.failure_class.value])
     Screen().table(["rollout", "version", "reward", "class"], rows)
+
+
+def _grade_again(
+    selector: str,
+    folders: list[Path],
+    reward_key: str | None,
+    variables: Mapping[str, str],
+    logs: Path | None,
+    store: str | None,
+) -> None:
+    from budwood.rollouts import RunRefused
+    from budwood.rollouts.attempt import Rules
+    from budwood.rollouts.regrade import grade_again
+    from budwood.sandbox import SandboxError, backend_named
+
+    rules = Rules(reward_key=reward_key, variables=variables)
+    rows: list[list[str]] = []
+    refused: list[str] = []
+
+    async def go(found: Store, tasks: Mapping[str, Task], folder: Path) -> None:
+        async with backend_named("local") as backend:
+            for rollout_id in found.select(selector):
+                try:
+                    kept = await grade_again(found, rollout_id, tasks, backend, folder, rules)
+                except (RunRefused, SandboxError) as error:
+                    refused.append(str(error))
+                    continue
+                shown = "none" if kept.reward is None else str(kept.reward)
+                rows.append([rollout_id, str(kept.version), shown, kept.failure_class.value])
+
+    with (
+        TemporaryDirectory(prefix="budwood-tasks-") as workspace,
+        opened(store, read_only=False) as found,
+    ):
+        tasks = {one.name: one for one in tasks_in(folders, Path(workspace), None, True)}
+        url = load_settings(changes={"store": {"url": store}}).store.url
+        try:
+            run_until_ended(go(found, tasks, logs or logs_beside(url)))
+        except SandboxError as error:
+            fail(str(error), 1)
+    Screen().table(["rollout", "version", "reward", "class"], rows)
+    if refused:
+        fail("\n".join(refused), 1)
 
 
 def _from_file(store: Store, path: Path, selector: str | None) -> Iterator[Score]:

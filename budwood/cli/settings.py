@@ -44,6 +44,13 @@ def default_store() -> str:
     return str(Path(home) / "budwood" / "budwood.db")
 
 
+def logs_beside(store_url: str) -> Path:
+    """Return the folder for outputs and logs of runs, where none is named."""
+    if "://" in store_url:
+        store_url = default_store()
+    return Path(store_url).expanduser().absolute().parent / "runs"
+
+
 class StoreSettings(BaseModel):
     """Where the records are."""
 

@@ -13,17 +13,26 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from .event_loop import run_until_ended
+from .task_folders import (
+    AsLocalOption,
+    PassAtOption,
+    RewardOption,
+    SplitOption,
+    VarOption,
+    tasks_in,
+    variables_of,
+)
 from .terminal import Screen, fail
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
-    from budwood.rollouts.tasks import CheckReport, Task, Trial
+    from budwood.rollouts.tasks import CheckReport, Trial
 
 NOT_SOUND, NOT_CHECKED, INTERRUPTED = 1, 3, 130
 BACKEND = "local"
@@ -43,22 +52,11 @@ def check(
         list[Path], typer.Argument(help="Folders of tasks, or of templates.", metavar="DIR...")
     ],
     repeats: Annotated[int, typer.Option(help="How often each task is checked.", min=1)] = 1,
-    split: Annotated[
-        Literal["train", "held-out"] | None,
-        typer.Option(help="Only tasks of this split; default: all."),
-    ] = None,
-    reward: Annotated[
-        str | None, typer.Option(help="The reward that counts, where a verifier gives several.")
-    ] = None,
-    pass_at: Annotated[float, typer.Option(help="The reward from which on it is a pass.")] = 1.0,
-    var: Annotated[
-        list[str] | None,
-        typer.Option(help="A value for ${NAME} in the task's env tables.", metavar="NAME=VALUE"),
-    ] = None,
-    as_local: Annotated[
-        bool,
-        typer.Option("--as-local", help="Let this machine's programs do for tasks with an image."),
-    ] = False,
+    split: SplitOption = None,
+    reward: RewardOption = None,
+    pass_at: PassAtOption = 1.0,
+    var: VarOption = None,
+    as_local: AsLocalOption = False,
     concurrency: Annotated[int, typer.Option(help="How many at a time.", min=1)] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
@@ -73,8 +71,8 @@ def check(
     from budwood.sandbox import StartFailed, backend_named
 
     with TemporaryDirectory(prefix="budwood-tasks-") as workspace:
-        variables = _variables(var or [])
-        tasks = _tasks(folders, Path(workspace), split, as_local)
+        variables = variables_of(var or [])
+        tasks = tasks_in(folders, Path(workspace), split, as_local)
         with _progress(len(tasks)) as advance:
             reports: list[CheckReport] = []
 
@@ -104,40 +102,6 @@ def check(
     else:
         _show(reports)
     raise typer.Exit(_exit_code(reports))
-
-
-def _tasks(folders: list[Path], workspace: Path, split: Any, as_local: bool) -> list[Task]:
-    """Load the tasks of all folders; what is wrong with them ends the command, all of it told."""
-    from budwood.rollouts import TaskError
-    from budwood.rollouts.tasks import load_tasks, require_runnable
-
-    tasks: list[Task] = []
-    errors: list[TaskError] = []
-    for number, folder in enumerate(folders):
-        try:
-            tasks += load_tasks(folder, workspace / str(number), split=split)
-        except TaskError as error:
-            errors.append(error)
-    for task in tasks:
-        try:
-            require_runnable(task, as_local=as_local)
-        except TaskError as error:
-            errors.append(error)
-    if errors:
-        fail("\n".join(map(str, errors)), 2)
-    if not tasks:
-        fail(f"none of these folders has a task of the split {split}", 2)
-    return tasks
-
-
-def _variables(given: list[str]) -> Mapping[str, str]:
-    variables: dict[str, str] = {}
-    for text in given:
-        name, sign, value = text.partition("=")
-        if not sign or not name:
-            fail(f"--var wants NAME=VALUE, found {text!r}", 2)
-        variables[name] = value
-    return variables
 
 
 @contextmanager

@@ -32,6 +32,7 @@ from .message import (
     canonical_message,
     loads_message,
     reply_message,
+    reply_thought,
 )
 from .request import TEMPLATE_FIELDS, ChatRequest, Limits, extend_chain, parse_chat
 from .sampling import SAMPLING_FIELDS, asked_sampling, constraints
@@ -71,6 +72,7 @@ __all__ = [
     "parse_chat",
     "plain_body",
     "reply_message",
+    "reply_thought",
     "shown_logprobs",
     "usage_of",
 ]

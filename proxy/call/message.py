@@ -19,7 +19,7 @@ may change without changing that is left out of the comparison:
 Media are compared by a hash of their reference. `wire` is what an engine should render.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
@@ -65,6 +65,8 @@ class Message:
     """All text of the content, parts joined by LF; white space as sent."""
     content_form: ContentForm
     reasoning: str | None
+    thought: str
+    """Reasoning as it is compared, from a field or a leading think block; empty where none is."""
     tool_calls: tuple[ToolCall, ...]
     tool_call_id: str | None
     name: str | None
@@ -132,12 +134,13 @@ def canonical_message(
         name=mended_into(name, flags) if isinstance(name, str) and name else None,
     )
     wire = _wire(draft, flags)
-    digest, bare_digest = _digests(draft)
+    digest, bare_digest, thought = _compared(draft)
     return Message(
         role=role,
         text=content.text,
         content_form=content.form,
         reasoning=draft.reasoning,
+        thought=thought,
         tool_calls=draft.calls,
         tool_call_id=tool_call_id,
         name=draft.name,
@@ -169,6 +172,13 @@ def reply_message(reply: dict[str, Any]) -> Message:
     if calls:
         obj["tool_calls"] = calls
     return canonical_message(obj, dumps(mended_value(obj)).encode())
+
+
+def reply_thought(reply: Mapping[str, Any]) -> str:
+    """Return `reply_message(reply).thought`, without reading the rest."""
+    content = reply.get("content")
+    pieces: list[str | MediaPart] = [mended(content)] if content else []
+    return _without_think_block(mended(reply.get("reasoning") or "").strip(), pieces)[0]
 
 
 # -- reading ---------------------------------------------------------------------------------
@@ -254,8 +264,11 @@ def _answered(obj: dict[str, Any], flags: set[str], unanswered: Sequence[str]) -
 # -- saying ----------------------------------------------------------------------------------
 
 
-def _digests(draft: _Draft) -> tuple[bytes, bytes]:
-    """Return the digests with and without reasoning; each field has a tag and a length."""
+def _compared(draft: _Draft) -> tuple[bytes, bytes, str]:
+    """Return the digests with and without reasoning, and the reasoning that tells them apart.
+
+    Each field has a tag and a length.
+    """
     reasoning, pieces = draft.reasoning or "", list(draft.content.pieces)
     if draft.role in ("assistant", "tool"):
         pieces = joined(pieces)
@@ -282,7 +295,7 @@ def _digests(draft: _Draft) -> tuple[bytes, bytes]:
     whole = bare.copy()
     if reasoning:
         _put(whole, b"h", reasoning)
-    return whole.digest(), bare.digest()
+    return whole.digest(), bare.digest(), reasoning
 
 
 def _put(digest: blake2b, tag: bytes, text: str) -> None:

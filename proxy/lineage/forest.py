@@ -7,14 +7,15 @@ backwards, whatever the number of recorded calls. The chain starts from the tool
 arguments, so a change of these can never match.
 
 Two calls may share a key (the same text sampled twice). The tool-call ids that the harness sends
-back tell them apart, since each was issued once; where there are none the most recent is taken
-and the match is marked ambiguous. Ids never decide more than that: a list that holds ids of ours
-but no key of ours is a conversation that the harness has edited (`Edited`).
+back, of these calls and of those before them, tell them apart, since each was issued once; where
+they don't, the most recent is taken and the match is marked ambiguous. Ids never decide more than
+that: a list that holds ids of ours but no key of ours is a conversation that the harness has
+edited (`edited`).
 
 Plain values in and out; the store is the truth, and `lineage.py` feeds this from it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from budwood.trajectory_store import CallId, Turn
@@ -64,22 +65,57 @@ class Forest:
     def match(self, request: ChatRequest, *, bare: bool = False) -> Match | None:
         """The recorded call whose request and reply are the longest prefix of `request`.
 
-        With `bare`, reasoning is left out of the comparison (history policy `keep-reasoning`).
+        With `bare`, reasoning is left out of the comparison.
         """
+        for n, turns in self.fitting(request, bare=bare):
+            return self.told_apart(turns, request, n)
+        return None
+
+    def fitting(
+        self, request: ChatRequest, *, bare: bool = False
+    ) -> Iterator[tuple[int, Sequence[Turn]]]:
+        """The calls whose request and reply are the first n messages, with n, longest first."""
         index = self._by_bare_key if bare else self._by_key
         chain = request.bare_chain if bare else request.chain
         if not index:
-            return None
-        messages = request.messages
-        for n in range(len(messages), 1, -1):
-            message = messages[n - 1]
-            if message.role != "assistant":
+            return
+        for n in range(len(request.messages), 1, -1):
+            if request.messages[n - 1].role != "assistant":
                 continue
             turns = index.get(chain[n - 1])
             if turns:
-                turn, ambiguous = _told_apart(turns, message)
-                return Match(turn, n, ambiguous)
-        return None
+                yield n, turns
+
+    def told_apart(self, turns: Sequence[Turn], request: ChatRequest, n: int) -> Match:
+        """The one of `turns`, which all fit the first `n` messages, that these come from.
+
+        That is the one with the fewest replies on its way that ids prove to be another's; else one
+        that fits with its reasoning as well; else the latest.
+        """
+        if len(turns) == 1:
+            return Match(turns[0], n, is_ambiguous=False)
+        n_wrong = {turn.id: self._n_wrong(turn, request) for turn in turns}
+        fewest = min(n_wrong.values())
+        best = [turn for turn in turns if n_wrong[turn.id] == fewest]
+        whole = [turn for turn in best if turn.chain_key == request.chain[n - 1]]
+        return Match((whole or best)[-1], n, is_ambiguous=len(best) > 1)
+
+    def path(self, turn: Turn) -> Iterator[tuple[Turn, Turn | None]]:
+        """A call and those that it continues, each with the one before it, up to the first."""
+        here: Turn | None = turn
+        while here is not None:
+            before = self.turns.get(here.parent) if here.parent else None
+            yield here, before
+            here = before
+
+    def _n_wrong(self, turn: Turn, request: ChatRequest) -> int:
+        """How many replies up to `turn` stand in `request` with ids that another call issued."""
+        n = 0
+        for each, _ in self.path(turn):
+            ids = [call.id for call in request.messages[each.n_messages].tool_calls]
+            issuers = [self._by_issued[issued].id for issued in ids if issued in self._by_issued]
+            n += any(issuer != each.id for issuer in issuers)
+        return n
 
     def edited(self, messages: Iterable[Message]) -> Turn | None:
         """The latest call whose tool-call ids the list carries, if any."""
@@ -97,34 +133,6 @@ class Forest:
     def is_of_one_lane(self, request: ChatRequest, n: int) -> bool:
         """Whether all calls that fit the first `n` messages, reasoning left out, share a lane."""
         return len({t.lane.id for t in self._by_bare_key.get(request.bare_chain[n - 1], ())}) == 1
-
-    def recorded_reasoning(self, request: ChatRequest) -> dict[int, str]:
-        """Reasoning of ours that the incoming list lacks, by message position."""
-        found: dict[int, str] = {}
-        for position, message in enumerate(request.messages):
-            if message.role != "assistant" or message.reasoning:
-                continue
-            turns = self._by_bare_key.get(request.bare_chain[position])
-            reasoning = (
-                (_told_apart(turns, message)[0].reply or {}).get("reasoning") if turns else None
-            )
-            if reasoning:
-                found[position] = reasoning
-        return found
-
-    def reasoning_is_ours(self, request: ChatRequest, n: int) -> bool:
-        """Whether all reasoning in the first `n` messages is what was recorded there.
-
-        Reasoning that the harness dropped is no contradiction; reasoning that it changed is.
-        """
-        for position, message in enumerate(request.messages[:n]):
-            if message.role != "assistant" or not message.reasoning:
-                continue
-            sent = message.reasoning.strip()
-            turns = self._by_bare_key.get(request.bare_chain[position], ())
-            if not any(((t.reply or {}).get("reasoning") or "").strip() == sent for t in turns):
-                return False
-        return True
 
     def same_body(self, body_key: bytes) -> list[Turn]:
         """Complete calls with this very body, oldest first."""
@@ -148,19 +156,3 @@ def chain_keys(request: ChatRequest, reply: dict) -> tuple[bytes, bytes]:
         extend_chain(request.chain[-1], message.digest),
         extend_chain(request.bare_chain[-1], message.bare_digest),
     )
-
-
-def _told_apart(turns: list[Turn], echoed: Message) -> tuple[Turn, bool]:
-    """The turn whose issued ids the echoed message carries; else the latest, and whether a tie."""
-    if len(turns) == 1:
-        return turns[0], False
-    ids = [call.id for call in echoed.tool_calls]
-    if ids:
-        named = [
-            turn
-            for turn in turns
-            if [call["id"] for call in (turn.reply or {}).get("tool_calls") or ()] == ids
-        ]
-        if len(named) == 1:
-            return named[0], False
-    return turns[-1], True

@@ -12,7 +12,7 @@ nothing. `commit` files a finished call after the store has it.
 
 from array import array
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from hashlib import blake2b
@@ -30,19 +30,19 @@ from budwood.trajectory_store import (
     new_lane_id,
 )
 
-from ..call import ChatRequest, Message
+from ..call import ChatRequest
 from ..engine import Prompt
 from .edits import name_edit
 from .forest import Forest, Match
 from .lane import LaneFacts, label_lanes
 from .reasons import Reason
 from .suffix import Renderer, RenderRejected, SuffixFinder, repaired
+from .thoughts import LoadHistory, Thought, Thoughts
 
 MAX_UNANSWERED = 256
 """Bodies of failed or cut calls whose lanes are remembered for a retry."""
 
 LoadTokens = Callable[[CallId], Awaitable[Tokens]]
-LoadHistory = Callable[[CallId], Awaitable[Sequence[Message]]]
 
 
 @dataclass(slots=True)
@@ -127,6 +127,7 @@ class Lineage:
         self.rollout_id = rollout_id
         self.history = history
         self.forest = Forest()
+        self._thoughts = Thoughts(self.forest, load_history)
         self._renderer = renderer
         self._finder = finder
         self._spelling = spelling
@@ -155,7 +156,7 @@ class Lineage:
 
     async def place(self, request: ChatRequest) -> tuple[Plan, Match | None]:
         """Where a call stands in the forest, and what it continues; no prompt yet."""
-        match = self._match(request)
+        match, dropped = await self._match(request)
         edit_of = None
         unmatched = request.messages[match.n_matched :] if match else request.messages
         if match is None or any(message.role == "assistant" for message in unmatched):
@@ -165,6 +166,8 @@ class Lineage:
             if edit_of is None:
                 edit_of = self._without_reasoning(request, match)
         plan = self._at(request, match, edit_of)
+        for position, thought in dropped.items():
+            plan.messages[position] = {**plan.messages[position], **thought.wire}
         if edit_of is not None:
             plan.reasons.append(await self._name_edit(edit_of, request))
         elif match is None:
@@ -190,15 +193,22 @@ class Lineage:
             return None
         return bare.turn if self.forest.is_of_one_lane(request, bare.n_matched) else None
 
-    def _match(self, request: ChatRequest) -> Match | None:
-        match = self.forest.match(request)
-        if self.history is History.KEEP_REASONING:
-            bare = self.forest.match(request, bare=True)
-            if bare is None or (match is not None and bare.n_matched <= match.n_matched):
-                return match
-            if self.forest.reasoning_is_ours(request, bare.n_matched):
-                return bare
-        return match
+    async def _match(self, request: ChatRequest) -> tuple[Match | None, dict[int, Thought]]:
+        """The call that is continued, and the reasoning in it that the request lacks.
+
+        Under `keep-reasoning`, reasoning that the harness dropped is no contradiction; reasoning
+        that it changed is.
+        """
+        if self.history is not History.KEEP_REASONING:
+            return self.forest.match(request), {}
+        for n, turns in self.forest.fitting(request, bare=True):
+            shown = {turn.id: await self._thoughts.shown(turn, request) for turn in turns}
+            fitting = [turn for turn in turns if shown[turn.id] is not None]
+            if fitting:
+                match = self.forest.told_apart(fitting, request, n)
+                thoughts = shown[match.turn.id] or {}
+                return match, {i: t for i, t in thoughts.items() if not request.messages[i].thought}
+        return None, {}
 
     def _at(self, request: ChatRequest, match: Match | None, edit_of: Turn | None) -> Plan:
         origin = edit_of or (match.turn if match else None)
@@ -217,15 +227,8 @@ class Lineage:
         )
 
     def _engine_messages(self, request: ChatRequest) -> list[dict]:
-        """The messages as the engine shall see them: its own tool-call ids put back.
-
-        Under `keep-reasoning`, reasoning that the harness dropped is put back from the record.
-        """
-        messages = [self._with_engine_ids(message.wire) for message in request.messages]
-        if self.history is History.KEEP_REASONING:
-            for position, reasoning in self.forest.recorded_reasoning(request).items():
-                messages[position] = {**messages[position], "reasoning": reasoning}
-        return messages
+        """The messages as the engine shall see them: its own tool-call ids put back."""
+        return [self._with_engine_ids(message.wire) for message in request.messages]
 
     def _with_engine_ids(self, wire: dict) -> dict:
         calls, answers = wire.get("tool_calls"), wire.get("tool_call_id")

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from ..errors import Unusable
+from ..errors import NoRoom, Unusable
 from .evidence import report_path
 from .folder import Task
 from .place import TESTS, VERIFIER_LOGS, ExecResult, Place, keep_house
@@ -71,7 +71,7 @@ async def grade(
         await keep_house(place, _CLEAR, *paths)
         await place.put_tree(task.tests_dir, TESTS)
         await keep_house(place, 'chmod +x -- "$1"', f"{TESTS}/test.sh")
-    except Unusable as error:
+    except (Unusable, NoRoom) as error:
         text = f"the tests could not be laid out: {error}"
         return Grade(verdict=failed_verifier("verifier_error", text))
     ended = await _run_tests(task, place, env)

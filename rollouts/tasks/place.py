@@ -84,12 +84,12 @@ async def keep_house(place: Place, script: str, *arguments: str) -> None:
         raise Unusable(f"the place can't be made ready: {how}")
 
 
-async def prepare(task: Task, place: Place) -> None:
+async def prepare(task: Task, place: Place, *, with_files: bool = True) -> None:
     """Make a fresh place ready for a task: its folders and, for a local task, its files.
 
     `tests/` and `solution/` do not go in before their time. Raises Unusable.
     """
     folders = [task.workdir, AGENT_LOGS, VERIFIER_LOGS]
     await keep_house(place, 'mkdir -p -- "$@"', *folders)
-    if task.files_dir is not None:
+    if with_files and task.files_dir is not None:
         await place.put_tree(task.files_dir, task.workdir)

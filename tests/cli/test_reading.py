@@ -330,7 +330,7 @@ def test_view_prints_an_address_that_opens_and_ends_on_a_signal(recorded_path, r
                 assert page.url.endswith(f"/rollout/{recorded.tree}")
                 assert recorded.tree.encode() in page.read()
             viewer.send_signal(number)
-            assert viewer.communicate(timeout=20)[1] == ""
+            assert viewer.communicate(timeout=100)[1] == ""
             assert viewer.returncode == 0
         finally:
             viewer.kill()

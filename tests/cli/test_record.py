@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from budwood.cli.child import without_proxies
-from budwood.cli.record import shown_command, told_name
+from budwood.cli.record import shown_command
 from budwood.proxy.testing import Reply, ScriptedEngine
 from budwood.trajectory_store import CallState, Store
 
@@ -278,12 +278,6 @@ def _take_terminal():
     import termios
 
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-
-
-def test_a_served_name_is_told_without_its_path():
-    assert told_name("/models/tiny one/") == "tiny-one"
-    assert told_name("Qwen/Qwen3-8B") == "Qwen3-8B"
-    assert told_name("///") == "model"
 
 
 def test_a_command_is_stored_without_the_values_of_secret_options():

@@ -130,7 +130,7 @@ def test_without_a_command_a_signal_ends_it_with_the_verdict(
                 with urllib.request.urlopen(request) as answer:
                     answer.read()
             replayer.send_signal(number)
-            out, err = replayer.communicate(timeout=20)
+            out, err = replayer.communicate(timeout=100)
             assert (replayer.returncode, err) == (code, "")
             assert out.startswith("identical" if code == 0 else "the harness made 1 of 2"), out
         finally:

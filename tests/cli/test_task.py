@@ -183,7 +183,7 @@ def test_a_check_that_is_ended_leaves_nothing(write, tmp_path, ended_by):
         assert process.poll() is None
         time.sleep(0.05)
     process.send_signal(ended_by)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=100)
     assert process.returncode == 130
     assert "ended before all tasks were checked" in err
     assert [path for path in temporary.glob("*/*") if path.exists()] == []

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ import pytest
 from budwood.proxy.testing.chat_template import DROPS_THINKING
 from budwood.proxy.testing.real_engine import TAUGHT, tiny_engine
 from budwood.proxy.testing.running import proxy_for_tests
-from budwood.proxy.testing.tiny_model import TinyModel
 from budwood.trajectory_store import CallState, FailureClass, History, PromptMode, Store
 
 from .sdk_client import ask
@@ -181,7 +180,7 @@ def test_three_lines_of_the_sdk_are_recorded_shown_scored_exported_and_trained(
             capture_output=True,
             text=True,
             check=False,
-            timeout=100,
+            timeout=400,
         )
         assert done.returncode == 0, done.stderr
         return done
@@ -233,36 +232,32 @@ def one_sft_step(rows: Path, model: Path, folder: Path):
 
 # -- another template, and an engine that dies ---------------------------------------------------
 
-CACHE = Path(__file__).parents[2] / ".cache"
 
+@pytest.fixture(scope="module")
+def own_engine(tmp_path_factory):
+    """A server for this file alone, whose template drops the reasoning of earlier turns.
 
-@contextmanager
-def second_engine(folder):
-    """A server of the test's own, whose template drops the reasoning of earlier turns."""
-    template = folder / "template.jinja"
+    The last test kills it.
+    """
+    template = tmp_path_factory.mktemp("engine") / "template.jinja"
     template.write_text(DROPS_THINKING)
-    with tiny_engine(CACHE, extra=("--chat-template", str(template))) as engine:
+    cache = Path(__file__).parents[2] / ".cache"
+    with tiny_engine(cache, extra=("--chat-template", str(template))) as engine:
         yield engine
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
-async def test_a_template_that_drops_old_reasoning_is_rendered_whole(proxied, tmp_path):
-    with second_engine(tmp_path) as engine:
-        async with proxied(engine.url) as (proxy, rollout, sdk):
-            # The third follows a new user message: there the template leaves the thoughts out.
-            await hold(sdk, n_calls=3)
-            await proxy.settled()
-            calls = proxy.store.calls(rollout)
-            assert [call.prompt_mode for call in calls] == [RENDERED, SPLICED, RENDERED]
-            assert calls[2].reasons == ("template_edits",)
-            assert all(call.exact for call in calls)
-            rows = proxy.store.sequences(rollout)
-            assert sum(row.n_trained for row in rows) == sum(call.n_out or 0 for call in calls)
-
-
-SLOW = TinyModel(vocab=1024, layers=8, hidden=1024, steps=0)
-"""Untaught, and large enough that one token takes this machine tens of milliseconds."""
+async def test_a_template_that_drops_old_reasoning_is_rendered_whole(proxied, own_engine):
+    async with proxied(own_engine.url) as (proxy, rollout, sdk):
+        # The third follows a new user message: there the template leaves the thoughts out.
+        await hold(sdk, n_calls=3)
+        await proxy.settled()
+        calls = proxy.store.calls(rollout)
+        assert [call.prompt_mode for call in calls] == [RENDERED, SPLICED, RENDERED]
+        assert calls[2].reasons == ("template_edits",)
+        assert all(call.exact for call in calls)
+        rows = proxy.store.sequences(rollout)
+        assert sum(row.n_trained for row in rows) == sum(call.n_out or 0 for call in calls)
 
 
 async def read_and_kill(stream, seen, pid):
@@ -274,25 +269,23 @@ async def read_and_kill(stream, seen, pid):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
-async def test_an_engine_that_is_killed_in_mid_stream_is_a_cut(proxied):
-    with tiny_engine(CACHE, (), SLOW) as engine:
-        async with proxied(engine.url) as (proxy, rollout, sdk):
-            stream = await sdk.chat.completions.create(
-                model="tiny", messages=[QUESTION], stream=True, **ENDLESS
-            )
-            seen: list[Any] = []
-            with pytest.raises((openai.APIError, httpx.TransportError)):
-                await read_and_kill(stream, seen, engine.pid)
-            assert len(seen) >= 5
-            await proxy.settled()
-            (call,) = proxy.store.calls(rollout)
-            assert (call.state, call.failure_class, call.cause) == (
-                CallState.FAILED, FailureClass.ENGINE, "cut",
-            )  # fmt: skip
-            assert 0 < (call.n_out or 0) < ENDLESS["max_tokens"]
-            assert proxy.store.sequences(rollout, include_inexact=True) == []
-            with pytest.raises(openai.APIStatusError) as caught:
-                await ask(sdk, [QUESTION], stream=False)
-            assert caught.value.status_code == 503
-            assert QUESTION["content"] not in caught.value.message
+async def test_an_engine_that_is_killed_in_mid_stream_is_a_cut(proxied, own_engine):
+    async with proxied(own_engine.url) as (proxy, rollout, sdk):
+        stream = await sdk.chat.completions.create(
+            model="tiny", messages=[QUESTION], stream=True, **ENDLESS
+        )
+        seen: list[Any] = []
+        with pytest.raises((openai.APIError, httpx.TransportError)):
+            await read_and_kill(stream, seen, own_engine.pid)
+        assert len(seen) >= 5
+        await proxy.settled()
+        (call,) = proxy.store.calls(rollout)
+        assert (call.state, call.failure_class, call.cause) == (
+            CallState.FAILED, FailureClass.ENGINE, "cut",
+        )  # fmt: skip
+        assert 0 < (call.n_out or 0) < ENDLESS["max_tokens"]
+        assert proxy.store.sequences(rollout, include_inexact=True) == []
+        with pytest.raises(openai.APIStatusError) as caught:
+            await ask(sdk, [QUESTION], stream=False)
+        assert caught.value.status_code == 503
+        assert QUESTION["content"] not in caught.value.message

@@ -99,5 +99,5 @@ def test_pi_keeps_room_for_turns_in_a_small_window(tmp_path: Path) -> None:
 
 
 def test_an_unknown_harness_is_refused_with_the_names_there_are(tmp_path: Path) -> None:
-    with pytest.raises(UnknownHarness, match="mini-swe-agent, pi, codex"):
+    with pytest.raises(UnknownHarness, match="mini-swe-agent, pi, react, codex"):
         point(["x"], ENDPOINT, tmp_path, harness="no-such")

@@ -22,6 +22,7 @@ from budwood.harness_adapters import ADAPTERS, UnknownHarness, adapter_named, ad
         ("npx -y @earendil-works/pi-coding-agent@1.6.0 hi", "pi"),
         ("node x/node_modules/@earendil-works/pi-coding-agent/dist/bundle/cli.js", "pi"),
         ("C:\\tools\\pi.cmd hello", "pi"),
+        ("python -m budwood.harness_adapters.react hi", "react"),
         ("codex exec hi", "codex"),
         ("claude -p hi", "claude-code"),
         ("openclaw agent exec hi", "openclaw"),

@@ -153,3 +153,24 @@ async def test_a_secret_that_has_expired_is_refused(proxied):
         chat = f"{proxy.url}/r/{opened['secret']}/v1/chat/completions"
         status, answer = await ask(chat, data=BODY)
         assert (status, answer["error"]["type"]) == (401, "authentication_error")
+
+
+async def test_a_rollout_can_be_opened_in_a_run_that_is_in_the_store(proxied):
+    async with proxied([FINE]) as (proxy, _):
+        run = proxy.store.open_run("evening")
+        url = f"{proxy.admin_url}/admin/rollouts"
+        status, opened = await ask(url, json={"run_id": run.id}, headers=key(proxy))
+        assert (status, opened["run_id"]) == (201, run.id)
+        assert proxy.store.rollout(opened["rollout_id"]).run_id == run.id
+        assert (await ask(url, json={"run_id": "ru_none"}, headers=key(proxy)))[0] == 404
+
+
+async def test_the_engine_is_told_to_whoever_has_the_secret(proxied):
+    async with proxied([FINE]) as (proxy, _):
+        status, told = await ask(f"{proxy.admin_url}/admin/engine", "GET", headers=key(proxy))
+        assert status == 200
+        assert told["served_model"] == "scripted"
+        assert told["max_model_len"] == 131_072
+        assert told["tokenizer_hash"]
+        assert told["template_hash"]
+        assert (await ask(f"{proxy.admin_url}/admin/engine", "GET"))[0] == 401

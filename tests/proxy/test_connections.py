@@ -23,15 +23,15 @@ def request(path: str, body: bytes = BODY, *headers: str, method: str = "POST", 
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1") + body
 
 
-async def exchange(url: str, data: bytes) -> bytes:
-    """Send bytes, read until the server closes."""
+async def exchange(url: str, data: bytes, *, until: bytes | None = None) -> bytes:
+    """Send bytes, read until the server closes, or has said `until`."""
     port = int(url.rpartition(":")[2])
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(data)
         async with asyncio.timeout(60):
             with contextlib.suppress(ConnectionResetError):
-                return await reader.read()
+                return await (reader.readuntil(until) if until else reader.read())
         return b""
     finally:
         writer.close()
@@ -200,11 +200,11 @@ async def test_a_client_that_is_refused_is_not_asked_for_its_body(proxied):
     async with proxied([]) as (proxy, _):
         path = "/r/bw_nobody/v1/chat/completions"
         head = request(path, BODY, "Expect: 100-continue", "Connection: close").removesuffix(BODY)
-        assert status_and_error(await exchange(proxy.url, head))[0] == 401
+        assert status_and_error(await exchange(proxy.url, head, until=b"}}"))[0] == 401
         rollout = await proxy.open_rollout()
         path = f"/r/{rollout.secret}/v1/chat/completions"
         head = request(path, BODY, "Expect: a-miracle", "Connection: close").removesuffix(BODY)
-        assert status_and_error(await exchange(proxy.url, head))[0] == 417
+        assert status_and_error(await exchange(proxy.url, head, until=b"}}"))[0] == 417
 
 
 async def test_a_stream_in_http_1_0_ends_with_its_connection(proxied):

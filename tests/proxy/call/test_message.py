@@ -8,7 +8,14 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from budwood.proxy.call import BadRequest, Message, canonical_message, loads_message, reply_message
+from budwood.proxy.call import (
+    BadRequest,
+    Message,
+    canonical_message,
+    loads_message,
+    reply_message,
+    reply_thought,
+)
 
 
 def message(obj: dict) -> Message:
@@ -528,6 +535,13 @@ def test_a_reply_equals_its_echo(echo, reply):
         # Python's own reader, which `respelt` stands on, takes the last of two equal keys.
         assume(c["arguments"] not in ("NaN", "Infinity", "-Infinity"))
     assert reply_message(reply).digest == message(echo(reply)).digest
+
+
+@given(reply=REPLIES, block=st.sampled_from(["", "<think>", "<think> a\ud800 </think>", " \n"]))
+def test_the_thought_of_a_reply_is_that_of_its_message(reply, block):
+    said = {**reply, "content": block + (reply["content"] or "")}
+    for each in (reply, said, {**said, "reasoning": None}, {**said, "reasoning": "a\ufffd"}):
+        assert reply_thought(each) == reply_message(each).thought
 
 
 @given(reply=REPLIES, data=st.data())

@@ -6,10 +6,11 @@ import stat
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
-from budwood.proxy.engine import environment
+from budwood.proxy.engine import environment, launch
 from budwood.proxy.engine.environment import find_python
 from budwood.proxy.engine.launch import Launch, command, engine_running, flags, variables
 from budwood.proxy.engine.launch_errors import LaunchError, hint
@@ -46,6 +47,31 @@ def test_the_cpu_build_is_started_through_its_launcher(tmp_path):
     assert "--enforce-eager" in words
     assert variables(Launch("m", cpu=True, kv_cache_gib=2))["VLLM_CPU_KVCACHE_SPACE"]
     assert "VLLM_SERVER_DEV_MODE" not in variables(Launch("m"))
+
+
+def test_the_launcher_lets_a_waiting_engine_nap_and_names_the_package(tmp_path):
+    """A loop of `sched_yield` keeps all other processes of a small machine from running."""
+    entry = tmp_path / "vllm" / "entrypoints" / "cli" / "main.py"
+    entry.parent.mkdir(parents=True)
+    for package in entry.parents[:3]:
+        (package / "__init__.py").touch()
+    entry.write_text(
+        "import importlib.metadata, os, sys\n"
+        "def main():\n"
+        "    importlib.metadata.version('vllm')\n"
+        "    print(os.sched_yield.__module__, sys.argv)\n"
+    )
+    (tmp_path / "vllm_cpu-9.dist-info").mkdir()
+    (tmp_path / "vllm_cpu-9.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: vllm-cpu\nVersion: 9\n"
+    )
+    launcher = Path(launch.__file__).with_name("vllm_cpu_launcher.py")
+    done = subprocess.run(
+        [sys.executable, "-P", str(launcher), "serve"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout == "__main__ ['vllm', 'serve']\n"
 
 
 @pytest.mark.parametrize(

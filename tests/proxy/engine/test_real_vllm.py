@@ -11,7 +11,7 @@ from budwood.trajectory_store import Purpose
 
 from .conftest import BASH
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.slow
 WAYS = ["kv_transfer", "generate", "text"]
 MESSAGES = [
     {"role": "system", "content": "You are a helpful agent."},
@@ -20,7 +20,7 @@ MESSAGES = [
 
 
 def _settings(server, **more):
-    return EngineSettings(urls=(server.url,), **more)
+    return EngineSettings(urls=(server.url,), connect_s=60, **more)
 
 
 def _tool(server):

@@ -15,6 +15,9 @@ from typing import Any
 Messages = list[dict[str, Any]]
 EditFunction = Callable[[Messages, Random], Messages | None]
 
+REASONING = ("reasoning", "reasoning_content")
+"""The fields that harnesses send reasoning in."""
+
 COSMETIC: dict[str, EditFunction] = {}
 MEANINGFUL: dict[str, EditFunction] = {}
 
@@ -185,12 +188,28 @@ def annotations_added(messages: Messages, chance: Random) -> Messages | None:
 
 @meaningful
 def reasoning_dropped(messages: Messages, chance: Random) -> Messages | None:
-    """Every assistant message without its reasoning."""
+    """Every assistant message without its reasoning, or only some."""
     out, n = copy.deepcopy(messages), 0
+    share = chance.choice([1.0, 1.0, 0.5])
     for message in _assistants(out):
-        for name in ("reasoning", "reasoning_content"):
-            n += bool((message.pop(name, None) or "").strip())
+        if chance.random() < share:
+            for name in REASONING:
+                n += bool((message.pop(name, None) or "").strip())
     return out if n else None
+
+
+@meaningful
+def reasoning_changed(messages: Messages, chance: Random) -> Messages | None:
+    """Another reasoning in one assistant message."""
+    out = copy.deepcopy(messages)
+    places = [m for m in _assistants(out) if any((m.get(name) or "").strip() for name in REASONING)]
+    if not places:
+        return None
+    message = chance.choice(places)
+    for name in REASONING:
+        if name in message:
+            message[name] = f"summed up as {chance.getrandbits(40)}"
+    return out
 
 
 def _texts_before(messages: Messages, least: int) -> list[int]:

@@ -95,7 +95,8 @@ class Agent:
     """What the model should read: the same, with the reasoning that the history policy restores."""
     parent: Record | None = None
     product_lane: str = ""
-    has_lost_reasoning: bool = False
+    recorded: list[Messages] = field(default_factory=list)
+    """What was shown up to each reply, and the reply."""
     has_swapped_calls: bool = False
     """Swapping them once more would show the first answer again."""
     request: ChatRequest | None = None
@@ -208,15 +209,15 @@ class _Player:
         if meaning == "calls_swapped":
             meaning = None if agent.has_swapped_calls else meaning
             agent.has_swapped_calls = True
-        if meaning is not None and not agent.has_lost_reasoning:
+        if meaning is not None:
             edited = MEANINGFUL[meaning](agent.messages, chance)
             if edited is not None:
-                label, agent.messages = meaning, edited
+                label = meaning
                 is_restored = meaning == "reasoning_dropped" and self.episode.keeps_reasoning
-                if is_restored:
-                    agent.has_lost_reasoning = True
-                else:
-                    agent.shown = deepcopy(edited)
+                agent.messages = edited
+                if not is_restored:
+                    kept = self._recorded_start(agent)
+                    agent.shown = [*kept, *deepcopy(edited[len(kept) :])]
         before = agent.messages
         tail = self._tail(agent, step, chance)
         agent.messages = [*before, *tail]
@@ -226,6 +227,20 @@ class _Player:
         ended = agent.parent.sampled.finish != "length"
         edits = self._template_edits(before, tail) and not self.episode.keeps_reasoning
         return Expected(is_same and ended and not edits, is_same, label)
+
+    def _recorded_start(self, agent: Agent) -> Messages:
+        """What was recorded of the messages: the longest, reasoning left out but not changed."""
+        if not self.episode.keeps_reasoning:
+            return []
+        sent = agent.messages
+        for recorded in sorted(agent.recorded, key=len, reverse=True):
+            pairs = list(zip(recorded, sent, strict=False))
+            if len(pairs) == len(recorded) and all(
+                _said(old) == _said(new) and _thought(new) in ("", _thought(old))
+                for old, new in pairs
+            ):
+                return recorded
+        return []
 
     def _tail(self, agent: Agent, step: Step, chance: Random) -> Messages:
         calls = agent.messages[-1].get("tool_calls") or []
@@ -243,7 +258,7 @@ class _Player:
             return False
         users = [i for i, message in enumerate(before) if message["role"] == "user"]
         current = before[users[-1] + 1 :] if users else before
-        return any(_reasoning(message) for message in current)
+        return any(_thought(message) for message in current)
 
     def _request(self, agent: Agent, chance: Random) -> ChatRequest:
         body: dict[str, Any] = {"model": "m", "messages": agent.messages, "stream": True}
@@ -342,9 +357,10 @@ class _Player:
         self, agent: Agent, step: Step, chance: Random, planned: Planned, expected: Expected
     ) -> None:
         reply = await self._commit(agent, step, chance, planned, expected)
-        message = _as_harness_has_it(reply)
+        message = as_harness_has_it(reply)
         agent.messages = [*agent.messages, message]
         agent.shown = [*agent.shown, deepcopy(message)]
+        agent.recorded.append(agent.shown)
         agent.parent = self.records[-1]
 
     async def finish(self) -> None:
@@ -393,10 +409,26 @@ def _first_difference(want: str, got: str) -> str:
 
 
 def _reasoning(message: dict[str, Any]) -> str:
-    return (message.get("reasoning") or message.get("reasoning_content") or "").strip()
+    return message.get("reasoning") or message.get("reasoning_content") or ""
 
 
-def _as_harness_has_it(reply: dict[str, Any]) -> dict[str, Any]:
+def _thought(message: dict[str, Any]) -> str:
+    return _reasoning(message).strip()
+
+
+def _said(message: dict[str, Any]) -> tuple[str, str, list[Any]]:
+    """What a message says, reasoning left out, however it is spelled."""
+    text = text_of(message)
+    calls = [call["function"] for call in message.get("tool_calls") or ()]
+    return (
+        message["role"],
+        text.strip() if message["role"] == "assistant" else text,
+        [(call["name"], _comparable(call["arguments"])) for call in calls],
+    )
+
+
+def as_harness_has_it(reply: dict[str, Any]) -> dict[str, Any]:
+    """Return the message that a harness keeps of a reply."""
     message: dict[str, Any] = {"role": "assistant", "content": reply["content"]}
     if reply.get("reasoning"):
         message["reasoning"] = message["reasoning_content"] = reply["reasoning"]
@@ -413,11 +445,9 @@ def _as_harness_has_it(reply: dict[str, Any]) -> dict[str, Any]:
 
 def _restored(agent: Agent) -> Messages:
     """The messages as sent, with the reasoning that the history policy puts back."""
-    if not agent.has_lost_reasoning:
-        return agent.messages
     return [
-        {**sent, "reasoning": shown["reasoning"]}
-        if sent["role"] == "assistant" and shown.get("reasoning") and not _reasoning(sent)
+        {**sent, "reasoning": _reasoning(shown)}
+        if sent["role"] == "assistant" and _thought(shown) and not _thought(sent)
         else sent
         for sent, shown in zip(agent.messages, agent.shown, strict=True)
     ]
@@ -428,7 +458,7 @@ def _viewed(messages: Messages) -> Messages:
     out: Messages = []
     for message in messages:
         view: dict[str, Any] = {"role": message["role"], "content": text_of(message)}
-        thought = message.get("reasoning") or message.get("reasoning_content")
+        thought = _reasoning(message)
         if thought:
             view["reasoning"] = thought
         calls = [

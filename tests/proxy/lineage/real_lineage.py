@@ -46,19 +46,30 @@ class RealLineage:
         self.rollout = store.open_rollout(run.id)
         self.chance = Random(1)
         self.engine = engine
-        self.lineage = Lineage(
-            self.rollout.id,
-            history=run.history,
-            renderer=engine,
-            finder=SuffixFinder(engine, rng=Random(2), audit_share=0.2),
-            load_tokens=self._load_tokens,
-            load_history=self._load_history,
-            sequences=SequenceCache(cache_tokens),
-        )
+        self._history, self._cache_tokens = run.history, cache_tokens
+        self.lineage = self._new_lineage()
         self.sampled: dict[str, array[int]] = {}
         """Prompt and output of each call."""
         self._seq = 0
         self._writing: list[Future[Any]] = []
+
+    def _new_lineage(self) -> Lineage:
+        return Lineage(
+            self.rollout.id,
+            history=self._history,
+            renderer=self.engine,
+            finder=SuffixFinder(self.engine, rng=Random(2), audit_share=0.2),
+            load_tokens=self._load_tokens,
+            load_history=self._load_history,
+            sequences=SequenceCache(self._cache_tokens),
+        )
+
+    def restart(self) -> None:
+        """Know only what the store holds, as another process does."""
+        self._wait()
+        self.lineage = self._new_lineage()
+        for turn in self.store.turns_after(self.rollout.id, 0):
+            self.lineage.add(turn)
 
     async def plan(self, request: ChatRequest) -> Planned:
         """Plan as `Recorder.start` does."""

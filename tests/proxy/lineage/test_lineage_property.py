@@ -4,6 +4,7 @@ import asyncio
 import os
 import tempfile
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from budwood.trajectory_store import Store
 
-from .conversations import episodes
+from .conversations import End, Episode, Start, Step, episodes
 from .harness_edits import COSMETIC, MEANINGFUL
 from .lineage_check import Violation, check
 from .real_lineage import RealLineage, Runs
@@ -43,7 +44,7 @@ def loop():
         yield runner
 
 
-@pytest.mark.timeout(max(300, N_CASES // 5))
+@pytest.mark.timeout(max(600, N_CASES // 3))
 def test_any_conversation_is_spliced_exactly_where_only_its_spelling_changed(runs, loop):
     counts: Counter[str] = Counter()
 
@@ -63,6 +64,39 @@ def test_any_conversation_is_spliced_exactly_where_only_its_spelling_changed(run
         assert counts["spliced"] > counts["cases"]
 
 
+DELIVERED = Step(
+    lane=0,
+    start=Start.MAIN,
+    edits=(),
+    reasons=False,
+    says=False,
+    n_calls=0,
+    user_follows=False,
+    end=End.DELIVERED,
+    overlaps=False,
+    seed=0,
+)
+
+
+def test_reasoning_kept_by_a_compaction_and_dropped_behind_a_cut_reply_is_restored(runs, loop):
+    """Found by the property above."""
+    steps = (
+        DELIVERED,
+        DELIVERED,
+        replace(DELIVERED, reasons=True),
+        replace(DELIVERED, edits=("compacted",)),
+        replace(DELIVERED, end=End.CUT_BY_LENGTH),
+        replace(DELIVERED, edits=("reasoning_dropped",)),
+    )
+    counts: Counter[str] = Counter()
+    for seed in range(20):
+        seeded = tuple(replace(step, seed=seed) for step in steps)
+        episode = Episode(keeps_reasoning=True, drops_thinking=False, steps=seeded)
+        loop.run(check(episode, runs.make, counts))
+    assert counts["edit compacted"] == 20
+    assert counts["edit reasoning_dropped"] > 10
+
+
 @pytest.mark.parametrize(
     ("kind", "told"),
     [
@@ -71,7 +105,6 @@ def test_any_conversation_is_spliced_exactly_where_only_its_spelling_changed(run
         (MergesLanes, "share a lane|in another lane"),
     ],
 )
-@pytest.mark.timeout(120)
 def test_a_lineage_that_is_wrong_is_found_out(runs, loop, kind: type[RealLineage], told):
     async def make(episode, engine):
         return kind(runs.store, runs.run_of(episode), engine, cache_tokens=1_000_000)

@@ -9,7 +9,6 @@ from .vllm_render import FAMILIES, check_through_vllm
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 async def test_suffixes_are_right_as_vllm_renders_them(tmp_path):
     name, kind = FAMILIES[0]
     talks = [*fixtures(), *fuzz(seed=1, n=1)]

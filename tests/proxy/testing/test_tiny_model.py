@@ -11,7 +11,6 @@ from budwood.proxy.testing.real_engine import TAUGHT
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_it_learns_conversations_by_heart_and_repeatably(tmp_path):
     teach = tmp_path / "teach.jsonl"
     teach.write_text("".join(json.dumps(row) + "\n" for row in TAUGHT[2:4]))
@@ -27,7 +26,6 @@ def test_it_learns_conversations_by_heart_and_repeatably(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_our_rendering_is_that_of_transformers(tmp_path):
     # In a process of its own: transformers warns, and takes seconds and memory.
     (tmp_path / "in.json").write_text(json.dumps([list(TAUGHT), [CHAT_TEMPLATE, DROPS_THINKING]]))
