@@ -154,7 +154,7 @@ def test_a_secret_is_shown_nowhere(budwood, recorded):
         (["show", "last", "--call", "99"], "calls 1 to 2"),
         (["export", "reward>7", "--to", "trl-sft"], "no rollout in this store"),
         (["export", "last", "--to", "csv"], "trl-sft"),
-        (["score", "last"], "--reward X or --csv FILE"),
+        (["score", "last"], "--reward X, --csv FILE and --verifier"),
         (["score", "--reward", "1"], "needs a selector"),
         (["score", "last", "--reward", "much"], "a number or none"),
         (["score", "last", "--reward", "nan"], "finite"),
