@@ -141,8 +141,6 @@ def run(
         fail("--proxy and --admin go together: a proxy's two URLs", 2)
     if keep_requests and not direct:
         fail("--keep-requests is for --direct: a recorded run keeps its requests in the store", 2)
-    if new and split is None and not task:
-        fail("a task is needed", 2)
     from budwood.harness_adapters import HarnessError
     from budwood.proxy import ConfigurationError
     from budwood.proxy.engine import EngineError
@@ -157,7 +155,7 @@ def run(
 
     configure_logs(level="ERROR")
     way = Way(direct, proxy, admin, proxy_socket, model)
-    told = _Told(retries)
+    told = _Told()
     is_ended = True
     try:
         with TemporaryDirectory(prefix="budwood-tasks-") as workspace:
@@ -272,10 +270,8 @@ async def _gateway(
 class _Told:
     """What is shown while the run goes on, and kept for its end."""
 
-    retries: int
     run: Run | None = None
     is_ended: bool = False
-    n_passed: int = 0
     n_done: int = 0
     n_all: int = 0
     _bar: Any = field(default=None, repr=False)
