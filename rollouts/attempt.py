@@ -1,6 +1,6 @@
 """One attempt at one task: sandbox, harness, verifier, outcome.
 
-    sandbox ready ─▶ task's files in ─▶ rollout opened ─▶ harness runs ─▶ every process ended
+    rollout opened ─▶ sandbox ready ─▶ task's files in ─▶ harness runs ─▶ every process ended
       ─▶ calls recorded, rollout closed ─▶ tests in, verifier runs ─▶ outcome stored
 
 The error boundary of a rollout is here: whatever goes wrong becomes an outcome of its own class,
@@ -137,12 +137,13 @@ class _Try:
         task, harness, bench = self._planned.task, self._planned.harness, self._bench
         env = fill(task.config.environment.env, bench.rules.variables, table="environment")
         await asyncio.to_thread(self._folder.mkdir, parents=True, exist_ok=True)
+        # First, so that a sandbox that does not start has a rollout that says so.
+        self.opened = await bench.gateway.open(self._wanted())
         async with AsyncExitStack() as stack:
             sandbox = await bench.backend.create(self._spec(env))
             await stack.enter_async_context(sandbox)
             place = SandboxPlace(sandbox)
             await prepare(task, place)
-            self.opened = await bench.gateway.open(self._wanted())
             endpoint = self._endpoint(sandbox, self.opened)
             prepared = await harness.lay_out(
                 sandbox, task.instruction, endpoint,

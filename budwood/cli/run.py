@@ -144,7 +144,7 @@ def run(
     from budwood.harness_adapters import HarnessError
     from budwood.proxy import ConfigurationError
     from budwood.proxy.engine import EngineError
-    from budwood.rollouts import MissingVariable, RunRefused
+    from budwood.rollouts import MissingVariable, RolloutError, RunRefused
     from budwood.rollouts.attempt import Rules
     from budwood.rollouts.report import report_of
     from budwood.rollouts.run import Plan
@@ -155,6 +155,7 @@ def run(
 
     configure_logs(level="ERROR")
     way = Way(direct, proxy, admin, proxy_socket, model)
+    unusable = (EngineError, StoreError, ConfigurationError, SandboxError, OSError)
     told = _Told()
     is_ended = True
     try:
@@ -199,14 +200,15 @@ def run(
                 else:
                     show(report)
                     note(f"outputs and logs: {folder / told.run.id}")
-    except* (RunRefused, HarnessError, MissingVariable) as group:
-        fail(_first(group), 2)
-    except* EngineError as group:
-        fail(
-            f"{_first(group)}\nNo engine to run on: --engine URL, or `budwood engine`.", UNAVAILABLE
-        )
-    except* (StoreError, ConfigurationError, SandboxError, OSError) as group:
-        fail(_first(group), UNAVAILABLE)
+    except (ExceptionGroup, RolloutError, HarnessError, *unusable) as failed:
+        error = _first(failed)
+        if isinstance(error, RunRefused | HarnessError | MissingVariable):
+            fail(str(error), 2)
+        if isinstance(error, EngineError):
+            fail(f"{error}\nNo engine to run on: --engine URL, or `budwood engine`.", UNAVAILABLE)
+        if isinstance(error, unusable):
+            fail(str(error), UNAVAILABLE)
+        raise
     if not is_ended:
         note("ended before all attempts were made; the same command goes on with them")
         raise typer.Exit(INTERRUPTED)
@@ -332,8 +334,8 @@ def _harness(given: str) -> Harness:
     return harness_named(name, Path(folder) if equals else None)
 
 
-def _first(group: BaseExceptionGroup) -> str:
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return str(error)
+def _first(failed: Exception) -> Exception:
+    """Return the first error of a group, however deep."""
+    while isinstance(failed, ExceptionGroup):
+        failed = failed.exceptions[0]
+    return failed

@@ -219,3 +219,18 @@ def test_a_replay_in_a_sandbox_finds_the_first_call_that_differs(command, task, 
     assert again.returncode == 1
     assert again.stdout.startswith("call 2 (")
     assert "(tool)" in again.stdout
+
+
+def test_a_store_that_goes_away_meanwhile_ends_the_run_with_a_word(command, tmp_path):
+    (tmp_path / "command").write_text("sleep 4")
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    with Store.open(tmp_path / "store.db") as store:
+        while not any(store.calls(one.id) for one in store.rollouts()):
+            assert process.poll() is None
+            time.sleep(0.1)
+    for name in ("store.db", "store.db-wal", "store.db-shm"):
+        (tmp_path / name).unlink(missing_ok=True)
+    _, said = process.communicate(timeout=300)
+    assert process.returncode == 69, said
+    assert "deleted" in said
+    assert "Traceback" not in said

@@ -26,7 +26,7 @@ from budwood.rollouts.regrade import grade_again
 from budwood.rollouts.report import report_of
 from budwood.rollouts.run import Plan, carry_out
 from budwood.rollouts.tasks import load_task
-from budwood.sandbox import LocalSettings, backend_named
+from budwood.sandbox import LocalSettings, Spec, backend_named
 from budwood.trajectory_store import FailureClass, Purpose, Store
 
 pytestmark = pytest.mark.usefixtures("namespaces")
@@ -336,3 +336,18 @@ async def test_a_mended_verifier_grades_again_what_was_kept(running, task, tmp_p
             await grade_again(
                 go.store, rollout, {"right": mended}, go.backend, tmp_path / "runs", Rules()
             )
+
+
+async def test_a_sandbox_that_does_not_start_is_stored_as_the_environments_failure(
+    running, task, tmp_path
+):
+    model = Model({"right": [write("right")]})
+    async with running(model) as go:
+        full = LocalSettings(root=tmp_path / "full", max_sandboxes=1)
+        async with backend_named("local", full) as go.backend:
+            await go.backend.create(Spec())
+            done = await go([task("right")], retries=0)
+        (rollout,) = go.store.rollouts(done.run.id)
+        outcome = go.store.outcome(rollout.id)
+        assert (outcome.failure_class, outcome.cause) == (FailureClass.ENVIRONMENT, "sandbox_start")
+        assert (outcome.reward, rollout.state) == (None, "closed")
