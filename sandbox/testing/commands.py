@@ -210,6 +210,15 @@ async def leaving_the_block_kills_the_command(bench: Bench) -> None:
         assert (await sandbox.stats()).n_processes == 0
 
 
+async def a_deadline_ends_those_too_that_outlive_the_command(bench: Bench) -> None:
+    """The command itself obeys at once; what it started does not."""
+    deaf = "(setsid sh -c \"trap '' TERM; echo up; while :; do sleep 1; done\" &)"
+    async with bench.sandbox() as sandbox:
+        done = await sandbox.run(f"{deaf}; sleep 1000", deadline_s=1.0, grace_s=0.2)
+        assert (done.exit.cause, done.exit.signal) == (Cause.DEADLINE, signal.SIGTERM)
+        assert (await sandbox.stats()).n_processes == 0
+
+
 async def a_deadline_kills_its_own_tree_alone(bench: Bench) -> None:
     """However its processes hide, and whoever else is there."""
     hide = "trap '' TERM HUP; (setsid sh -c \"trap '' TERM; sleep 1000\" &) ; sleep 1000"
