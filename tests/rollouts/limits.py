@@ -12,6 +12,7 @@ from pathlib import Path
 
 from budwood.rollouts.attempt import Rules
 from budwood.rollouts.harnesses import Harness, harness_named
+from budwood.sandbox import SandboxId
 from budwood.sandbox.testing import MARK, processes_of
 
 from .scripted import TEST, Model, running, write, write_task
@@ -136,7 +137,7 @@ class Seen:
 
 async def seen(probe: Probe, folder: Path) -> Seen:
     """Make the attempt and return its outcome, and what it left on this machine."""
-    mark = f"sb_{secrets.token_hex(6)}"
+    mark = SandboxId(f"sb_{secrets.token_hex(6)}")
     toml = f'{probe.toml}[environment.env]\n{MARK} = "{mark}"\n'
     task = write_task(folder / "tasks" / "right", test=probe.test, toml=toml)
     async with running(folder, Model({"right": probe.commands})) as go:
