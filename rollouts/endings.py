@@ -11,7 +11,8 @@ A rollout passes several boundaries, and the first that broke names the failure:
 5. the verifier: it could not look.
 
 A reward stands only beside `none` and `policy` (`FailureClass.counts`). An agent that fills
-its disk, so that nobody can look at its work, gets 0: it could else have each failure tried again.
+its disk or its memory, so that nobody can look at its work, gets 0: it could else have each failure
+tried again.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from types import MappingProxyType
 from typing import Protocol
 
 from budwood.harness_adapters import Status
-from budwood.sandbox import Cause, Exit, Limit, NoCapacity, SandboxError, StartFailed
+from budwood.sandbox import Cause, Exit, Limit, Lost, NoCapacity, SandboxError, StartFailed
 from budwood.trajectory_store import FailureClass, StoreBusy, StoreError, StoreFull
 
 from .errors import GatewayFailed, PlaceFailed, Unusable
@@ -107,9 +108,9 @@ def outcome_of(ending: Ending) -> Judged:
         elif ending.status is Status.FAILED:
             return _nobody(FailureClass.HARNESS, "exit_code", ending.said or _how(ending.exit))
     verdict = ending.verdict
-    if verdict.reward is None and limit == "out_of_disk":
+    if verdict.reward is None and (limit == "out_of_disk" or verdict.cause == "no_room"):
         why = f"it left no room in which its work could be looked at ({verdict.cause})"
-        return Judged(reward=0.0, failure_class=FailureClass.POLICY, cause=limit, why=why)
+        return Judged(reward=0.0, failure_class=FailureClass.POLICY, cause="out_of_disk", why=why)
     if verdict.reward is None:
         return _nobody(verdict.failure_class, verdict.cause, verdict.why)
     if limit is None:
@@ -118,8 +119,11 @@ def outcome_of(ending: Ending) -> Judged:
 
 
 def name_failure(error: BaseException) -> Judged:
-    """Return the outcome of a rollout that an error ended: nobody's reward."""
+    """Return the outcome of a rollout that an error ended: nobody's reward, with one exception."""
     why = f"{error}" or type(error).__name__
+    at_fault = error.__cause__ if isinstance(error, PlaceFailed) else error
+    if isinstance(at_fault, Lost) and at_fault.limit is Limit.MEMORY:
+        return Judged(reward=0.0, failure_class=FailureClass.POLICY, cause="out_of_memory", why=why)
     if isinstance(error, StartFailed | NoCapacity | Unusable):
         return _nobody(FailureClass.ENVIRONMENT, "sandbox_start", why)
     if isinstance(error, SandboxError | PlaceFailed):

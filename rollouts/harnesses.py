@@ -5,7 +5,9 @@ The adapter says what to do; this applies it to a sandbox.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
@@ -29,6 +31,8 @@ HOME = "/home/agent/.budwood"
 """The private home of the run, inside."""
 MAX_ARTIFACT_BYTES = 64 * 1024**2
 MAX_ARTIFACTS = 1000
+MAX_FOLDERS = 1000
+"""Looked into for logs: the policy can make more than there is time for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +125,10 @@ async def _matches(sandbox: Sandbox, glob: str) -> list[str]:
         return [glob]
     found: list[str] = []
     folders = ["/".join(fixed)]
-    while folders and len(found) < MAX_ARTIFACTS:
+    n_seen = 0
+    while folders and len(found) < MAX_ARTIFACTS and n_seen < MAX_FOLDERS:
         folder = folders.pop()
+        n_seen += 1
         try:
             entries = await sandbox.list(f"{HOME}/{folder}")
         except FileFailed:
@@ -139,21 +145,29 @@ async def _matches(sandbox: Sandbox, glob: str) -> list[str]:
 async def _read(sandbox: Sandbox, path: str, room: int) -> bytes | None:
     pieces: list[bytes] = []
     try:
-        async for piece in sandbox.get(path):
-            pieces.append(piece)
-            room -= len(piece)
-            if room < 0:
-                return None
+        async with aclosing(sandbox.get(path)) as coming:
+            async for piece in coming:
+                pieces.append(piece)
+                room -= len(piece)
+                if room < 0:
+                    return None
     except FileFailed:
         return None
     return b"".join(pieces)
 
 
 def write_artifacts(folder: Path, artifacts: Mapping[str, Any]) -> None:
-    """Write artifacts below a folder of the host; a name that leads outside is left out."""
+    """Write artifacts below a folder of the host; a name that leads outside is left out.
+
+    So is one that is too long below this folder.
+    """
     base = folder.resolve()
     for name, content in artifacts.items():
         path = (base / name).resolve()
         if path.is_relative_to(base):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)
+            except OSError as error:
+                if error.errno != errno.ENAMETOOLONG:
+                    raise

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from budwood.sandbox import (
     Bind,
     Cause,
     FileFailed,
+    Limit,
     Limits,
     Network,
     Refused,
@@ -34,6 +35,9 @@ from .tasks.place import ExecResult, Place
 
 _NO_FILE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EINVAL}
 """Nothing there, or something that is no regular file."""
+
+MAX_READ_BYTES = 16 * MIB
+"""A file may say that it holds more than there is memory, without taking any room on disk."""
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 
@@ -63,6 +67,7 @@ class SandboxPlace:
             timed_out=timed_out,
             stdout=done.stdout.head + done.stdout.tail,
             stderr=done.stderr.head + done.stderr.tail,
+            is_full=Limit.DISK in done.exit.limits_hit,
         )
 
     async def kill_all(self) -> None:
@@ -76,14 +81,20 @@ class SandboxPlace:
             await self._sandbox.put_tree(remote, pack(local))
 
     async def read(self, path: str) -> bytes | None:
-        """Return the content of a regular file inside, None if there is none."""
+        """Return the content of a regular file inside, its first 16 MiB; None if there is none."""
+        content = bytearray()
         with _as_place():
             try:
-                return b"".join([piece async for piece in self._sandbox.get(path)])
+                async with aclosing(self._sandbox.get(path)) as pieces:
+                    async for piece in pieces:
+                        content += piece
+                        if len(content) >= MAX_READ_BYTES:
+                            break
             except FileFailed as error:
                 if error.errno in _NO_FILE:
                     return None
                 raise
+        return bytes(content[:MAX_READ_BYTES])
 
 
 def places_of(backend: Backend) -> OpenPlace:

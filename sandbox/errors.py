@@ -10,7 +10,8 @@ SandboxError
 ├── Stuck                               its close left something; the message says what
 └── FileFailed    (also an OSError)     a file inside could not be read or written; `errno`
 
-None of them says anything about what the policy did: how a command ended is data (`Exit`).
+None of them says anything about what the policy did: how a command ended is data (`Exit`). Only
+`Lost.limit` does, where commands took so much memory that process 1 went with them.
 """
 
 from __future__ import annotations
@@ -69,14 +70,15 @@ class StartFailed(SandboxError):
 class Lost(SandboxError):
     """The sandbox ended and nobody asked for it."""
 
-    def __init__(self, reason: str) -> None:
-        """Say what is known of why."""
+    def __init__(self, reason: str, limit: Limit | None = None) -> None:
+        """Say what is known of why; `limit` names the limit that its commands ran into, if one."""
         super().__init__(f"the sandbox is lost: {reason}")
         self.reason = reason
+        self.limit = limit
 
-    def __reduce__(self) -> tuple[type, tuple[str]]:
+    def __reduce__(self) -> tuple[type, tuple[str, Limit | None]]:
         """Pickle by what it was made of."""
-        return type(self), (self.reason,)
+        return type(self), (self.reason, self.limit)
 
 
 class Deadline(SandboxError, TimeoutError):

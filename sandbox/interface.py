@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Self
 
@@ -154,8 +154,12 @@ class Sandbox(ABC):
         """
 
     @abstractmethod
-    def get(self, path: str) -> AsyncIterator[bytes]:
-        """Yield the bytes of a file; raises FileFailed. Only regular files are read."""
+    def get(self, path: str) -> AsyncGenerator[bytes]:
+        """Yield the bytes of a file; raises FileFailed. Only regular files are read.
+
+        Who leaves before the end closes it (`contextlib.aclosing`): the policy decides how much
+        comes, and a file may be longer than any disk.
+        """
 
     @abstractmethod
     async def put_tree(self, path: str, tar: AsyncIterable[bytes]) -> None:
@@ -166,7 +170,7 @@ class Sandbox(ABC):
         """
 
     @abstractmethod
-    def get_tree(self, path: str) -> AsyncIterator[bytes]:
+    def get_tree(self, path: str) -> AsyncGenerator[bytes]:
         """Yield a file or folder as a tar, names relative to it.
 
         The policy wrote it: unpack it with `archive.unpack`, which lets nothing out of its folder.
@@ -174,7 +178,7 @@ class Sandbox(ABC):
 
     @abstractmethod
     async def list(self, path: str) -> list[Entry]:
-        """Return what a folder holds, by name; raises FileFailed."""
+        """Return what a folder holds, by name; raises FileFailed, also where it is too much."""
 
     @abstractmethod
     async def stat(self, path: str) -> Entry:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -109,8 +108,7 @@ class Capture:
     keep_bytes: int
     n_bytes: int = 0
     _head: bytearray = field(default_factory=bytearray)
-    _tail: deque[bytes] = field(default_factory=deque)
-    _n_tail: int = 0
+    _tail: bytearray = field(default_factory=bytearray)
 
     def add(self, data: bytes) -> None:
         """Take the next bytes of the stream."""
@@ -119,16 +117,14 @@ class Capture:
         if room > 0:
             self._head += data[:room]
             data = data[room:]
-        if data:
-            self._tail.append(data)
-            self._n_tail += len(data)
-        while self._tail and self._n_tail - len(self._tail[0]) >= self.keep_bytes:
-            self._n_tail -= len(self._tail.popleft())
+        self._tail += data
+        # Twice as much is kept, so that it is not moved for each byte.
+        if len(self._tail) > 2 * self.keep_bytes:
+            del self._tail[: len(self._tail) - self.keep_bytes]
 
     def captured(self) -> Captured:
         """Return what is kept."""
-        joined = b"".join(self._tail)
-        tail = joined[max(0, len(joined) - self.keep_bytes) :]
+        tail = bytes(self._tail[max(0, len(self._tail) - self.keep_bytes) :])
         return Captured(bytes(self._head), tail, self.n_bytes - len(self._head) - len(tail))
 
 

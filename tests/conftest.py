@@ -96,9 +96,17 @@ def _uses_engine(path):
     return path.rpartition("/")[2].startswith("test_real_")
 
 
+def _place(item):
+    """Return where in the order a test comes: at the end only short files are left to share."""
+    path = item.nodeid.partition("::")[0]
+    if _uses_engine(path):
+        return 0
+    return 1 if path.startswith(("tests/sandbox/", "tests/rollouts/")) else 2
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Mark what needs the real engine, and let it come first: it takes longest."""
+    """Mark what needs the real engine, and let the longest come first: it, then sandboxes."""
     for item in items:
         if "vllm_engine" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.slow)
@@ -106,7 +114,7 @@ def pytest_collection_modifyitems(items):
                 raise pytest.UsageError(
                     f"{item.nodeid} needs the engine: name its file test_real_*"
                 )
-    items.sort(key=lambda item: not _uses_engine(item.nodeid.partition("::")[0]))
+    items.sort(key=_place)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -90,6 +90,7 @@ CAUSES = MappingProxyType(
         "no_calls": FailureClass.HARNESS,
         # verifier
         "verifier_error": FailureClass.VERIFIER,
+        "no_room": FailureClass.VERIFIER,
         "verifier_timeout": FailureClass.VERIFIER,
         "verifier_killed": FailureClass.VERIFIER,
         "verifier_not_run": FailureClass.VERIFIER,

@@ -64,7 +64,7 @@ def n_tests(report: bytes | None) -> int | None:
         results = json.loads(report)["results"]
         listed = len(results.get("tests") or ())
         return max(listed, int(results.get("summary", {}).get("tests", listed)))
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         return None
 
 

@@ -1,8 +1,9 @@
 """Grades what an agent has left: runs the verifier in the same place and reads what it says.
 
-The order is Harbor's (harbor 0.26.0, `verifier/verifier.py`), with three more steps against work
-that was left to deceive: every process that still runs is ended, and everything in /tests and all
-old rewards and reports are gone before the verifier comes.
+The order is Harbor's (harbor 0.26.0, `verifier/verifier.py`), with more steps against work that was
+left to deceive: every process that still runs is ended before the verifier comes and once it has
+ended; everything in /tests and all old rewards and reports are gone before; folders that were
+closed are opened.
 """
 
 from __future__ import annotations
@@ -23,16 +24,36 @@ REWARD_TXT = f"{VERIFIER_LOGS}/reward.txt"
 REPORT = f"{VERIFIER_LOGS}/ctrf.json"
 
 # A folder in whose place a link was left is a folder again; one that is a mount can't be removed.
+# What was closed is opened, from the top down: whoever closed it would have the verifier fail.
 _CLEAR = """
+open() {
+  path=
+  rest=$1/
+  while [ -n "$rest" ]; do
+    path=$path${rest%%/*}
+    rest=${rest#*/}
+    [ ! -d "$path" ] || chmod u+rwx -- "$path" 2>/dev/null || :
+    path=$path/
+  done
+}
+remove() {
+  [ -L "$1" ] || [ ! -e "$1" ] || chmod -R u+rwX -- "$1"
+  rm -rf -- "$1"
+}
 tests=$1 logs=$2 report=$3 workdir=$4; shift 4
+open "$workdir"
 [ -d "$workdir" ] || { rm -rf -- "$workdir"; mkdir -p -- "$workdir"; }
+open "$tests"
+open "$logs"
 for folder in "$tests" "${logs%/*}" "$logs"; do
   if [ -L "$folder" ] || [ ! -d "$folder" ]; then rm -rf -- "$folder"; fi
   mkdir -p -- "$folder"
 done
+chmod -R u+rwX -- "$tests"
 find "$tests" -mindepth 1 -delete
-rm -f -- "$report"
-rm -rf -- "$@"
+open "${report%/*}"
+remove "$report"
+for reward; do remove "$reward"; done
 chmod a+rwx -- "$logs"
 """
 
@@ -72,9 +93,12 @@ async def grade(
         await place.put_tree(task.tests_dir, TESTS)
         await keep_house(place, 'chmod +x -- "$1"', f"{TESTS}/test.sh")
     except (Unusable, NoRoom) as error:
+        cause = "no_room" if isinstance(error, NoRoom) else "verifier_error"
         text = f"the tests could not be laid out: {error}"
-        return Grade(verdict=failed_verifier("verifier_error", text))
+        return Grade(verdict=failed_verifier(cause, text))
     ended = await _run_tests(task, place, env)
+    # The work ran too, and what it left running could change the reward once it is written.
+    await place.kill_all()
     evidence = Evidence(
         ended=ended,
         script=task.test_script,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from ..errors import Unusable
+from ..errors import NoRoom, Unusable
 from .folder import Task
 
 TESTS = "/tests"
@@ -34,6 +34,8 @@ class ExecResult:
     stdout: bytes = b""
     stderr: bytes = b""
     """As much of both as the place keeps, also of a command that was ended."""
+    is_full: bool = False
+    """The place had no room left on its disk when it ended."""
 
     @property
     def said(self) -> str:
@@ -67,12 +69,15 @@ class Place(Protocol):
         ...
 
     async def read(self, path: str) -> bytes | None:
-        """Return the content of a regular file inside, None if there is none."""
+        """Return the content of a regular file inside, None if there is none.
+
+        Of a file that no verifier writes, so large is it, only the first bytes.
+        """
         ...
 
 
 async def keep_house(place: Place, script: str, *arguments: str) -> None:
-    """Run a few lines of sh that must succeed; raises Unusable."""
+    """Run a few lines of sh that must succeed; raises Unusable, NoRoom where the disk is full."""
     done = await place.exec(
         ["sh", "-ec", script, "sh", *arguments],
         env={},
@@ -81,7 +86,8 @@ async def keep_house(place: Place, script: str, *arguments: str) -> None:
     )
     if done.exit_code != 0:
         how = done.said.strip()[-500:] or f"sh ended with {done}"
-        raise Unusable(f"the place can't be made ready: {how}")
+        kind = NoRoom if done.is_full else Unusable
+        raise kind(f"the place can't be made ready: {how}")
 
 
 async def prepare(task: Task, place: Place, *, with_files: bool = True) -> None:

@@ -15,6 +15,8 @@ in this order, if
 6. it gave nothing, and before any test ran a program was missing, or the network:
    `verifier_tool_missing`, `verifier_no_network`.
 
+Where the disk was full when it ended, the cause is `no_room` instead.
+
 Any other exit code says nothing, as in Harbor. An honest 0 from a plain script stays 0.
 """
 
@@ -80,6 +82,8 @@ def judge(evidence: Evidence, *, reward_key: str | None = None, pass_at: float =
         if reward <= 0:
             _require_that_it_looked(evidence)
     except BadReward as error:
+        if evidence.ended.is_full:
+            return failed_verifier("no_room", f"the disk was full when test.sh ended; {error}")
         return failed_verifier(error.cause, str(error))
     return Verdict(reward=reward, rewards=rewards, pass_at=pass_at)
 

@@ -3,7 +3,8 @@
 Inside is a root of its own in memory, limited by `disk_bytes`; the host's /usr, /bin, /lib* and
 /sbin read-only; the few files of /etc that programs need, made fresh or bound one by one; the
 spec's binds; and nothing else of the host: no home, no /run, no /var, no socket, no device but the
-basic ones.
+basic ones. Commands own the root, so each part of the system is a mount of its own: who can put
+another /bin or /etc in its place decides what grades the work.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from ..limits import Limit
 from ..spec import Bind, Spec
+from . import syscalls
 from .ground import INSIDE, USER, Ground, Python, base_env
 from .host import Host
 
@@ -21,7 +24,10 @@ UID = 1000
 SHM_BYTES = 64 * 1024**2
 BARE_ROOT_BYTES = 64 * 1024**2
 """What the root holds where the writable folders are on disk."""
-OURS = PurePosixPath("/opt/budwood")
+OURS = PurePosixPath("/.budwood")
+"""Process 1's program. What is mounted right below the root can be neither renamed nor removed by a
+command; a folder like /opt could, and another be put in its place."""
+SMALL_BYTES = 1024**2
 STAGE = Path("/sys")
 """A folder that everybody can enter and no sandbox is given, to mount over while one starts."""
 SYSTEM_FOLDERS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
@@ -67,6 +73,10 @@ class _Line:
             source = STAGE / str(len(self.staged))
         self.words += ["--bind" if writable else "--ro-bind", str(source), target]
 
+    def mount(self, path: str) -> None:
+        """Mount a small folder in memory, to be filled and then closed."""
+        self.words += ["--perms", "0755", "--size", str(SMALL_BYTES), "--tmpfs", path]
+
     def folder(self, path: str, mode: str = "0755") -> None:
         self.words += ["--perms", mode, "--dir", path]
 
@@ -92,9 +102,12 @@ def isolated_ground(spec: Spec, host: Host, folder: Path, control_fd: int) -> Gr
     prefix = _ours(line, python)
     for name, value in python.env(prefix).items():
         line.words += ["--setenv", name, value]
+    filtered = syscalls.readable(syscalls.program(counts_memory=Limit.MEMORY in host.trees))
+    line.words += ["--seccomp", str(filtered)]
     line.words += ["--chdir", "/", "--", *python.command(prefix, str(OURS), control_fd)]
     argv = _with_stage(line) if line.staged else [*host.prefix(), *line.words]
-    return Ground(argv, spec.workdir, base_env(spec, spec.home, "/tmp"), (USER, UID))
+    env = base_env(spec, spec.home, "/tmp")
+    return Ground(argv, spec.workdir, env, (USER, UID), (filtered,))
 
 
 def _with_stage(line: _Line) -> list[str]:
@@ -137,11 +150,12 @@ def _system(line: _Line) -> None:
     line.bind(Path("/usr"), "/usr")
     for name in SYSTEM_FOLDERS:
         path = Path(name)
-        if path.is_symlink():
-            line.words += ["--symlink", os.readlink(path), name]
-        elif path.is_dir():
-            line.bind(path, name)
+        if path.is_dir():
+            # Also where the host has a link: a mount can't be put in another's place.
+            line.bind(path.resolve(), name)
     line.words += ["--proc", "/proc", "--dev", "/dev"]
+    # What there belongs to namespaces could be set from inside: the number of processes, say.
+    line.words += ["--ro-bind", "/proc/sys", "/proc/sys"]
     line.words += ["--size", str(SHM_BYTES), "--perms", "1777", "--tmpfs", "/dev/shm"]
     # /dev is in memory too, and nothing would limit what is written there.
     line.words += ["--remount-ro", "/dev"]
@@ -149,7 +163,7 @@ def _system(line: _Line) -> None:
 
 def _etc(line: _Line, spec: Spec, folder: Path) -> None:
     folder.mkdir()
-    line.folder("/etc")
+    line.mount("/etc")
     for name, text in FRESH_ETC.items():
         file = folder / name
         file.write_text(text.format(home=spec.home))
@@ -158,6 +172,7 @@ def _etc(line: _Line, spec: Spec, folder: Path) -> None:
     for name in BOUND_ETC:
         if Path("/etc", name).exists():
             line.bind(Path("/etc", name), f"/etc/{name}")
+    line.words += ["--remount-ro", "/etc"]
 
 
 def _parents(line: _Line, bind: Bind) -> None:
@@ -168,9 +183,11 @@ def _parents(line: _Line, bind: Bind) -> None:
 
 def _ours(line: _Line, python: Python) -> Path:
     """Bind process 1's program and the interpreter that runs it; return where that is inside."""
-    line.folder(str(OURS))
+    line.mount(str(OURS))
     line.bind(INSIDE, str(OURS / "inside"))
-    if python.is_systems:
-        return python.prefix
-    line.bind(python.prefix, str(OURS / "python"))
-    return Path(OURS / "python")
+    prefix = python.prefix
+    if not python.is_systems:
+        prefix = Path(OURS / "python")
+        line.bind(python.prefix, str(prefix))
+    line.words += ["--remount-ro", str(OURS)]
+    return prefix

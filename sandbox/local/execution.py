@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
+import struct
+import termios
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
@@ -80,6 +83,8 @@ class LocalExecution(Execution):
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
         self._open = {Stream.STDOUT: pipes.ours[1], Stream.STDERR: pipes.ours[2]}
+        self._left: dict[Stream, int] | None = None
+        """Once it has ended: bytes of each pipe that are still its own output."""
 
     def finish(self, news: Exit | SandboxError) -> None:
         """Take in how it ended, or what became of the sandbox; the first word counts."""
@@ -97,6 +102,9 @@ class LocalExecution(Execution):
     async def __aiter__(self) -> AsyncIterator[Frame]:
         while True:
             is_over = self._news
+            if isinstance(is_over, Exit) and self._left is None:
+                # What it left running may write into the same pipes without end.
+                self._left = {stream: _waiting_in(fd) for stream, fd in self._open.items()}
             frames = [frame for frame in map(self._read, list(self._open)) if frame is not None]
             for frame in frames:
                 allowed = self._allowed(frame)
@@ -114,13 +122,16 @@ class LocalExecution(Execution):
                 await self._news_or_output()
 
     def _read(self, stream: Stream) -> Frame | None:
+        room = PIECE_BYTES if self._left is None else min(PIECE_BYTES, self._left[stream])
         try:
-            data = os.read(self._open[stream], PIECE_BYTES)
+            data = os.read(self._open[stream], room)
         except BlockingIOError:
             return None
         if not data:
             del self._open[stream]
             return None
+        if self._left is not None:
+            self._left[stream] -= len(data)
         return Frame(stream, data)
 
     def _allowed(self, frame: Frame) -> Frame:
@@ -189,3 +200,8 @@ class LocalExecution(Execution):
     def end(self, cause: Cause) -> None:
         """Order the end of the command and of all that it started."""
         self._order({"do": "kill", "id": self.number, "cause": cause})
+
+
+def _waiting_in(fd: int) -> int:
+    """Return how many bytes a pipe holds."""
+    return struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, bytes(4)))[0]

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import stat
 from abc import abstractmethod
-from collections.abc import AsyncIterable, AsyncIterator
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, AsyncIterable
+from contextlib import AbstractAsyncContextManager, aclosing
 from datetime import UTC, datetime
 from typing import Any
 
 from ..errors import FileFailed
 from ..files import Entry, Kind
 from ..interface import Input, Sandbox
+from ..limits import MIB
 from ..output import Stream
 from .execution import LocalExecution
 from .inside.file_calls import FAILED
 
+MAX_LISTED_BYTES = 32 * MIB
+"""What is said of a folder's entries, some 100 bytes each; a policy can make millions."""
 KINDS = {stat.S_IFREG: Kind.FILE, stat.S_IFDIR: Kind.FOLDER, stat.S_IFLNK: Kind.LINK}
 
 
@@ -30,7 +34,7 @@ class FileAccess(Sandbox):
 
     async def _output(
         self, name: str, arguments: dict[str, Any], stdin: Input = None
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncGenerator[bytes]:
         """Yield what a call writes; raises FileFailed at its end where it failed."""
         said = bytearray()
         async with self._call(name, arguments, stdin) as execution:
@@ -55,7 +59,7 @@ class FileAccess(Sandbox):
         async for _ in self._output("put", {"path": path, "mode": mode}, data):
             pass
 
-    def get(self, path: str) -> AsyncIterator[bytes]:
+    def get(self, path: str) -> AsyncGenerator[bytes]:
         """Yield the bytes of a file."""
         return self._output("get", {"path": path})
 
@@ -64,7 +68,7 @@ class FileAccess(Sandbox):
         async for _ in self._output("put_tree", {"path": path}, tar):
             pass
 
-    def get_tree(self, path: str) -> AsyncIterator[bytes]:
+    def get_tree(self, path: str) -> AsyncGenerator[bytes]:
         """Yield a file or folder as a tar."""
         return self._output("get_tree", {"path": path})
 
@@ -79,7 +83,12 @@ class FileAccess(Sandbox):
 
     async def _described(self, path: str, *, is_folder: bool) -> list[Entry]:
         arguments = {"path": path, "is_folder": is_folder}
-        said = b"".join([piece async for piece in self._output("describe", arguments)])
+        said = bytearray()
+        async with aclosing(self._output("describe", arguments)) as pieces:
+            async for piece in pieces:
+                said += piece
+                if len(said) > MAX_LISTED_BYTES:
+                    raise FileFailed(errno.EOVERFLOW, path, "more entries than can be listed")
         return [_entry(*json.loads(line)) for line in said.splitlines()]
 
 

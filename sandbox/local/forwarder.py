@@ -13,7 +13,8 @@ import socket
 from pathlib import Path
 
 PIECE_BYTES = 65536
-MAX_CONNECTIONS = 256
+MAX_CONNECTIONS = 64
+"""At a time; more wait. Each takes files of this process, which all sandboxes share."""
 PAUSE_S = 0.1
 """Until the next try where the host has no file left for a connection."""
 

@@ -28,6 +28,8 @@ class Ground:
     env: dict[str, str]
     users: tuple[str, int]
     """The one user that commands run as, by name and uid."""
+    inherited: tuple[int, ...] = ()
+    """Open files that its command wants; closed once it has been started."""
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ..errors import StartFailed
 from ..limits import Limit
+from . import syscalls
 from .cgroup import Tree, find_trees
 
 PROBE_S = 20.0
@@ -66,6 +67,11 @@ def look(root_runs_as: int) -> Host:
     """Find out what is here; raises StartFailed with what to do where sandboxes can't be made."""
     if sys.platform != "linux":
         raise StartFailed(f"local sandboxes need Linux, this is {sys.platform}; {_INSTEAD}")
+    if platform.machine() not in syscalls.MACHINES:
+        known = ", ".join(syscalls.MACHINES)
+        raise StartFailed(
+            f"local sandboxes are for {known}, this is {platform.machine()}; {_INSTEAD}"
+        )
     bwrap = shutil.which("bwrap")
     if bwrap is None:
         raise StartFailed(f"bubblewrap is not here: install the package `bubblewrap`; {_INSTEAD}")
@@ -82,10 +88,15 @@ _INSTEAD = "without isolation, ask for the backend local-unisolated by name"
 
 def _try_namespaces(host: Host) -> None:
     command = [*host.prefix(), host.bwrap, "--unshare-all", "--unshare-user", "--disable-userns"]
-    command += ["--ro-bind", "/", "/", "--proc", "/proc", "true"]
-    tried = subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=PROBE_S, cwd="/"
-    )
+    filtered = syscalls.readable(syscalls.program(counts_memory=True))
+    command += ["--seccomp", str(filtered), "--ro-bind", "/", "/", "--proc", "/proc", "true"]
+    try:
+        tried = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=PROBE_S, cwd="/",
+            pass_fds=[filtered],
+        )  # fmt: skip
+    finally:
+        os.close(filtered)
     if tried.returncode:
         who = f"uid {host.identity if host.identity is not None else os.geteuid()}"
         said = tried.stderr.strip() or f"exit code {tried.returncode}"

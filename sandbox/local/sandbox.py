@@ -73,6 +73,8 @@ class LocalSandbox(FileAccess):
         self._executions: dict[int, LocalExecution] = {}
         self._answers: dict[int, asyncio.Future[Message]] = {}
         self._hits_before: dict[int, dict[Limit, int]] = {}
+        self._hits_told: dict[Limit, int] = {}
+        """As of the last command that ended."""
         self._n_orders = 0
         self._listener: socket.socket | None = None
         self._address = ""
@@ -119,12 +121,16 @@ class LocalSandbox(FileAccess):
             self._workdir, self._env = ground.workdir, ground.env
             self._users = ground.users
             self._control = Control(ours, self._hear)
-            process = await asyncio.create_subprocess_exec(
-                *in_groups(ground.argv, self._group.folders),
-                pass_fds=[its.fileno()], env={"PATH": SEARCH_PATH}, cwd="/",
-                stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log,
-                start_new_session=True,
-            )  # fmt: skip
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    *in_groups(ground.argv, self._group.folders),
+                    pass_fds=[its.fileno(), *ground.inherited], env={"PATH": SEARCH_PATH}, cwd="/",
+                    stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log,
+                    start_new_session=True,
+                )  # fmt: skip
+            finally:
+                for fd in ground.inherited:
+                    os.close(fd)
         try:
             async with beside(self._watch(process)):
                 await self._begin()
@@ -168,7 +174,12 @@ class LocalSandbox(FileAccess):
 
     async def _until_over(self) -> None:
         await _first(self._is_gone, self._is_stopping)
-        if not self._is_stopping.is_set():
+        if self._is_stopping.is_set():
+            return
+        if self._group.hits().get(Limit.MEMORY, 0) > self._hits_told.get(Limit.MEMORY, 0):
+            why = "its commands took all its memory, and the kernel ended process 1 too"
+            self._over(Lost(why, Limit.MEMORY))
+        else:
             self._over(Lost("its process 1 ended; something outside killed it, or memory ran out"))
 
     async def _end_process(self, process: asyncio.subprocess.Process) -> None:
@@ -235,8 +246,9 @@ class LocalSandbox(FileAccess):
 
     def _exit(self, message: Message) -> Exit:
         before = self._hits_before.pop(message["id"], {})
+        self._hits_told = self._group.hits()
         hits = {Limit(name) for name in message["hits"]}
-        hits |= {limit for limit, n in self._group.hits().items() if n > before.get(limit, 0)}
+        hits |= {limit for limit, n in self._hits_told.items() if n > before.get(limit, 0)}
         code, number = message["code"], message["signal"]
         cause = Cause.EXITED if number is None else Cause.SIGNALED
         if message["cause"] is not None:

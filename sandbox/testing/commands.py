@@ -7,6 +7,7 @@ import hashlib
 import os
 import signal
 import tempfile
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -174,6 +175,30 @@ async def what_is_left_running_holds_nobody_up(bench: Bench) -> None:
         assert not (await sandbox.run(["kill", "-0", pid.decode()])).is_success
 
 
+async def what_is_left_writing_holds_nobody_up(bench: Bench) -> None:
+    """Nor is what it writes after the command's end the command's output."""
+
+    async def busy() -> None:
+        """Give whoever writes the time to fill its pipe before each look at it."""
+        while True:
+            time.sleep(0.005)  # noqa: ASYNC251
+            await asyncio.sleep(0)
+
+    async with bench.sandbox() as sandbox:
+        others = asyncio.ensure_future(busy())
+        try:
+            done = await sandbox.run("yes & yes >&2 & exit 3", keep_bytes=1000)
+            assert (done.exit.code, done.exit.cause) == (3, Cause.EXITED)
+            limit = sandbox.spec.limits.output_bytes
+            assert limit is not None
+            assert done.stdout.n_dropped + done.stderr.n_dropped < limit // 2
+        finally:
+            others.cancel()
+        done = await sandbox.run("(sleep 1000; yes) & head -c 50000 /dev/zero; echo err >&2")
+        assert len(done.stdout.data) == 50_000
+        assert done.stderr.data == b"err\n"
+
+
 async def leaving_the_block_kills_the_command(bench: Bench) -> None:
     """With all that it started, in whatever session."""
     async with bench.sandbox() as sandbox:
@@ -182,6 +207,15 @@ async def leaving_the_block_kills_the_command(bench: Bench) -> None:
                 assert frame.data == b"up\n"
                 break
         assert execution.exit is None
+        assert (await sandbox.stats()).n_processes == 0
+
+
+async def a_deadline_ends_those_too_that_outlive_the_command(bench: Bench) -> None:
+    """The command itself obeys at once; what it started does not."""
+    deaf = "(setsid sh -c \"trap '' TERM; echo up; while :; do sleep 1; done\" &)"
+    async with bench.sandbox() as sandbox:
+        done = await sandbox.run(f"{deaf}; sleep 1000", deadline_s=1.0, grace_s=0.2)
+        assert (done.exit.cause, done.exit.signal) == (Cause.DEADLINE, signal.SIGTERM)
         assert (await sandbox.stats()).n_processes == 0
 
 

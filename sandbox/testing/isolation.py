@@ -16,6 +16,7 @@ from pathlib import Path
 
 from ..archive import pack
 from ..errors import FileFailed
+from ..local.syscalls import MACHINES
 from ..spec import Bind
 from .bench import Bench, NotApplicable, error_of
 from .trees import whole
@@ -24,7 +25,7 @@ SEARCH = """
 import os, stat, sys
 needle, found = sys.argv[1].encode(), []
 for folder, names, files in os.walk("/"):
-    if folder in ("/proc", "/usr", "/opt/budwood"):
+    if folder in ("/proc", "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/.budwood"):
         names[:] = []
         continue
     for name in [*names, *files]:
@@ -144,7 +145,7 @@ import ctypes, json, os, stat
 status = dict(line.split(":", 1) for line in open("/proc/self/status"))
 libc = ctypes.CDLL(None, use_errno=True)
 writable = []
-for path in ("/usr/bin/x", "/bin/x", "/etc/ssl/certs/x", "/opt/budwood/inside/x", "/dev/x",
+for path in ("/usr/bin/x", "/bin/x", "/etc/ssl/certs/x", "/.budwood/inside/x", "/dev/x",
              "/proc/sys/kernel/core_pattern", "/proc/sysrq-trigger", "/sys/x"):
     try:
         with open(path, "r+" if os.path.exists(path) else "x"):
@@ -176,6 +177,91 @@ print(json.dumps({
     assert found["uid"] != 0
     # stdin, stdout, stderr, and the folder that was just listed.
     assert found["n_fds"] == 4, found
+
+
+async def no_part_of_the_system_can_be_replaced(bench: Bench) -> None:
+    """Programs, libraries and their settings are what they were when the verifier needs them."""
+    bench.isolates()
+    program = """
+import os
+told = []
+for path in ("/bin", "/sbin", "/lib", "/lib64", "/usr", "/etc", "/proc", "/dev", "/.budwood"):
+    for what, *words in ((os.rename, path, path + ".x"), (os.unlink, path), (os.rmdir, path),
+                         (os.chmod, path, 0o777), (os.mkdir, path + "/x"),
+                         (os.symlink, "/tmp", path + "/y")):
+        if os.path.lexists(path):
+            try:
+                what(*words)
+                told.append([what.__name__, path])
+            except OSError:
+                pass
+print(told)
+"""
+    async with bench.sandbox() as sandbox:
+        assert await bench.says(sandbox, program) == "[]"
+
+
+async def nothing_of_the_kernel_can_be_set(bench: Bench) -> None:
+    """Not even what belongs to the sandbox's own namespaces: how many processes there can be."""
+    bench.isolates()
+    program = """
+import os
+print([os.path.join(folder, name) for folder, _, names in os.walk("/proc/sys") for name in names
+       if os.access(os.path.join(folder, name), os.W_OK)])
+"""
+    async with bench.sandbox() as sandbox:
+        assert await bench.says(sandbox, program) == "[]"
+
+
+async def what_is_one_for_the_whole_machine_is_out_of_reach(bench: Bench) -> None:
+    """Key rings, the kernel's log, its counters and programs, and the way past every filter."""
+    bench.isolates()
+    program = """
+import ctypes, json, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+space = ctypes.create_string_buffer(256)
+session, size_of_log = -3, 10
+calls = {
+    "keyctl": (0, session, 0), "add_key": (b"user", b"x", b"x", 1, session),
+    "request_key": (b"user", b"x", None, session), "syslog": (size_of_log, None, 0),
+    "perf_event_open": (space, 0, -1, -1, 0), "bpf": (0, space, 128), "io_uring_setup": (8, space),
+}
+numbers = json.loads(sys.argv[1])[os.uname().machine]
+print([name for name, words in calls.items()
+       if libc.syscall(ctypes.c_long(numbers[name]), *words) >= 0])
+"""
+    numbers = json.dumps({name: machine.numbers for name, machine in MACHINES.items()})
+    async with bench.sandbox() as sandbox:
+        assert await bench.says(sandbox, program, numbers) == "[]"
+
+
+async def who_closes_the_root_closes_it_to_itself(bench: Bench) -> None:
+    """Until every process is ended; then all can be run, read and written again."""
+    bench.isolates()
+    async with bench.sandbox() as sandbox:
+        await sandbox.run(["chmod", "0", "/"])
+        assert (await sandbox.stats()).n_processes == 0
+        await sandbox.kill_all()
+        assert (await sandbox.run(["true"])).is_success
+        await sandbox.put("/tests/x", b"x")
+        assert await whole(sandbox, "/tests/x") == b"x"
+
+
+async def what_outlives_processes_ends_with_all_of_them(bench: Bench) -> None:
+    """Memory, queues and semaphores of System V take nothing from whoever comes next."""
+    bench.isolates()
+    program = """
+import ctypes
+libc = ctypes.CDLL(None)
+assert min(libc.shmget(0, 4096, 0o1600), libc.msgget(0, 0o1600), libc.semget(0, 1, 0o1600)) >= 0
+"""
+    count = "cat /proc/sysvipc/shm /proc/sysvipc/msg /proc/sysvipc/sem | wc -l"
+    async with bench.sandbox() as sandbox:
+        await bench.says(sandbox, program)
+        # Three lines are the heads of the lists.
+        assert (await sandbox.run(count)).stdout.text.strip() == "6"
+        await sandbox.kill_all()
+        assert (await sandbox.run(count)).stdout.text.strip() == "3"
 
 
 async def only_what_is_bound_is_there_and_as_it_was_bound(bench: Bench) -> None:

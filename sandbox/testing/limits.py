@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Awaitable
 from typing import Any
 
+from ..errors import Lost
 from ..limits import MIB, Enforcement, Limit
-from ..output import Cause, Stream
+from ..output import Cause, Completed, Stream
 from .bench import Bench, until_it_has
 
 HOG = """
@@ -29,6 +31,33 @@ os.wait()
 for each in hogs:
     each.kill()
     each.poll() is None and each.wait()
+"""
+SHARED_HOG = """
+import mmap, sys, time
+held = []
+while True:
+    held.append(mmap.mmap(-1, 8 << 20))
+    for at in range(0, 8 << 20, 4096):
+        held[-1][at] = 1
+    time.sleep(float(sys.argv[1]))
+"""
+DETACHED_HOG = """
+import ctypes, sys, time
+libc = ctypes.CDLL(None)
+libc.shmat.restype = ctypes.c_void_p
+while True:
+    at = libc.shmat(libc.shmget(0, 8 << 20, 0o1600), None, 0)
+    ctypes.memset(at, 1, 8 << 20)
+    libc.shmdt(ctypes.c_void_p(at))
+    time.sleep(float(sys.argv[1]))
+"""
+HIDDEN_HOG = """
+import os
+# The kernel shall not take this process for its first choice.
+open("/proc/self/oom_score_adj", "w").write("0")
+file = os.memfd_create("hog")
+while True:
+    os.write(file, bytes(1 << 20))
 """
 BOMB = """
 import os, time
@@ -86,6 +115,39 @@ async def many_small_hogs_end(bench: Bench) -> None:
         wanted = Cause.MEMORY if how is Enforcement.WATCHED else Cause.EXITED
         assert done.exit.cause is wanted
         assert (await sandbox.stats()).n_processes == 0
+
+
+async def a_hog_of_shared_memory_ends(bench: Bench) -> None:
+    """Memory counts that belongs to no process alone, or to none at all any more."""
+    how = bench.limits(Limit.MEMORY)
+    bench.isolates()
+    pause = "0.05" if how is Enforcement.WATCHED else "0"
+    for program in (SHARED_HOG, DETACHED_HOG):
+        async with bench.sandbox(memory_bytes=128 * MIB, **_little_disk(bench)) as sandbox:
+            hog = [bench.python, "-I", "-c", program, pause]
+            done = await _end_of(sandbox.run(hog, deadline_s=60.0))
+            if isinstance(done, Lost):
+                assert done.limit is Limit.MEMORY
+                continue
+            assert Limit.MEMORY in done.exit.limits_hit, (done.exit, done.stderr.text)
+            assert done.exit.cause is Cause.MEMORY
+            await sandbox.kill_all()
+            assert (await sandbox.stats()).memory_bytes < 64 * MIB
+
+
+async def memory_that_no_process_shows_is_held_or_refused(bench: Bench) -> None:
+    """A file that is nowhere but in memory, written and never mapped."""
+    how = bench.limits(Limit.MEMORY)
+    bench.isolates()
+    async with bench.sandbox(memory_bytes=128 * MIB, **_little_disk(bench)) as sandbox:
+        hog = [bench.python, "-I", "-c", HIDDEN_HOG]
+        done = await _end_of(sandbox.run(hog, deadline_s=60.0))
+        if isinstance(done, Lost):
+            assert done.limit is Limit.MEMORY
+        elif how is Enforcement.WATCHED:
+            assert "Function not implemented" in done.stderr.text
+        else:
+            assert done.exit.cause is Cause.MEMORY
 
 
 async def a_fork_bomb_ends(bench: Bench) -> None:
@@ -155,6 +217,14 @@ async def slow_readers_slow_the_command_and_lose_nothing(bench: Bench) -> None:
                 said += frame.data
                 await asyncio.sleep(0)
         assert said.split() == [b"%d" % number for number in range(20000)]
+
+
+async def _end_of(coming: Awaitable[Completed]) -> Completed | Lost:
+    """Return how a command ended, or the end of its sandbox: the kernel chooses whom it kills."""
+    try:
+        return await coming
+    except Lost as lost:
+        return lost
 
 
 def _little_disk(bench: Bench) -> dict[str, Any]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import os
 import socket
 import tempfile
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,72 @@ async def nothing_else_can_be_reached(bench: Bench) -> None:
     assert found["interfaces"] == ["lo"]
 
 
+async def no_datagram_gets_out(bench: Bench) -> None:
+    """Whether or not anybody would answer: nothing arrives where the host listens."""
+    bench.offers(Network.PROXY_ONLY)
+    program = """
+import json, socket, sys
+for family, *place in json.loads(sys.argv[1]):
+    with socket.socket(family, socket.SOCK_DGRAM) as one:
+        try:
+            one.sendto(b"out", tuple(place))
+        except OSError:
+            pass
+"""
+    with ExitStack() as stack:
+        heard: list[socket.socket] = []
+        for family, address in _loopbacks():
+            one = stack.enter_context(socket.socket(family, socket.SOCK_DGRAM))
+            one.bind((address, 0))
+            one.setblocking(False)
+            heard.append(one)
+        places = [[each.family, *each.getsockname()[:2]] for each in heard]
+        async with server() as (path, _), bench.sandbox(**_with(bench, path)) as sandbox:
+            await bench.says(sandbox, program, json.dumps(places))
+        for one in heard:
+            try:
+                arrived = one.recv(10)
+            except BlockingIOError:
+                continue
+            raise AssertionError(f"{arrived!r} came out to {one.getsockname()}")
+
+
+async def there_is_no_socket_but_those_of_its_own_network(bench: Bench) -> None:
+    """None to the machine below, none that reads the wire, none that crafts packets."""
+    bench.isolates()
+    program = """
+import socket
+inet = {socket.AF_INET, socket.AF_INET6}
+held, told = {socket.AF_UNSPEC, socket.AF_UNIX, socket.AF_NETLINK, *inet}, []
+for number in range(64):
+    for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_RAW, socket.SOCK_SEQPACKET):
+        try:
+            socket.socket(number, kind).close()
+        except OSError:
+            continue
+        if number not in held or kind == socket.SOCK_RAW and number in inet:
+            told.append((number, kind.name))
+print(told)
+"""
+    async with bench.sandbox() as sandbox:
+        assert await bench.says(sandbox, program) == "[]"
+
+
+async def another_sandboxs_way_to_the_proxy_is_its_own(bench: Bench) -> None:
+    """What listens inside one is not there inside another."""
+    bench.isolates()
+    bench.offers(Network.PROXY_ONLY)
+    async with server() as (path, _):
+        async with (
+            bench.sandbox(**_with(bench, path), proxy_port=20_001) as one,
+            bench.sandbox(**_with(bench, path), proxy_port=20_002) as other,
+        ):
+            for sandbox, theirs in ((one, 20_002), (other, 20_001)):
+                places = json.dumps([["tcp", ["127.0.0.1", theirs]]])
+                found = json.loads(await bench.says(sandbox, REACH, places))
+                assert found[f"['127.0.0.1', {theirs}]"] == "ConnectionRefusedError"
+
+
 async def without_a_network_there_is_only_an_empty_loopback(bench: Bench) -> None:
     """Commands of one sandbox can talk to each other, and to nobody else."""
     bench.offers(Network.NONE)
@@ -164,6 +231,15 @@ def _offers_a_proxy(bench: Bench) -> None:
 def _with(bench: Bench, path: Path) -> dict[str, Any]:
     only = Network.PROXY_ONLY in bench.backend.capabilities.networks
     return {"network": Network.PROXY_ONLY if only else Network.OPEN, "proxy": path}
+
+
+def _loopbacks() -> list[tuple[socket.AddressFamily, str]]:
+    """Return where the host can listen: its loopbacks and its address."""
+    found = [(socket.AF_INET, address) for address in ("127.0.0.1", *_own_addresses())]
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET6) as one:
+        one.bind(("::1", 0))
+        found.append((socket.AF_INET6, "::1"))
+    return found
 
 
 def _own_addresses() -> list[str]:

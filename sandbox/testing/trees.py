@@ -9,6 +9,7 @@ import stat
 import tarfile
 import tempfile
 from collections.abc import AsyncIterator, Awaitable
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,17 @@ async def a_large_file_is_streamed(bench: Bench) -> None:
             n_bytes += len(got)
         assert n_bytes == len(piece) * n_pieces
         assert (await sandbox.stat("large")).size_bytes == n_bytes
+
+
+async def a_file_longer_than_any_disk_is_left_early(bench: Bench) -> None:
+    """A file may claim any length; who reads takes what it wants, and nothing goes on."""
+    async with bench.sandbox() as sandbox:
+        await sandbox.run("truncate -s 1T long")
+        async with aclosing(sandbox.get("long")) as pieces:
+            async for piece in pieces:
+                assert piece
+                break
+        assert (await sandbox.stats()).n_processes == 0
 
 
 async def names_may_be_anything(bench: Bench) -> None:

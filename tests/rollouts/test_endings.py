@@ -25,6 +25,7 @@ TOO_LONG = Call(FailureClass.POLICY, "context_overflow")
 SPENT = Call(FailureClass.POLICY, "budget_calls")
 PASSED, HONEST_0 = Verdict(reward=1.0), Verdict(reward=0.0)
 BROKEN = Verdict(reward=None, failure_class=FailureClass.VERIFIER, cause="reward_missing")
+NO_ROOM = Verdict(reward=None, failure_class=FailureClass.VERIFIER, cause="no_room")
 EXITED, CRASHED = Exit(0, None, Cause.EXITED), Exit(1, None, Cause.EXITED)
 
 
@@ -77,6 +78,7 @@ def judged(calls, status=Status.DONE, exit=EXITED, verdict=PASSED):
             judged([FINE], exit=ended(Cause.EXITED, Limit.DISK), verdict=BROKEN),
             (0.0, "policy", "out_of_disk"),
         ),
+        (judged([FINE], verdict=NO_ROOM), (0.0, "policy", "out_of_disk")),
         # Work that nobody could look at has no reward, whatever limit was reached.
         (
             judged([FINE], exit=ended(Cause.DEADLINE), verdict=BROKEN),
@@ -112,6 +114,18 @@ def test_an_error_is_a_failure_of_its_boundary_and_never_a_reward(error, wanted)
     assert found.reward is None
     assert not found.counts
     assert found.why
+
+
+def test_an_agent_that_takes_the_sandbox_down_with_its_memory_gets_0():
+    lost = Lost("no memory left", Limit.MEMORY)
+    at_work = PlaceFailed("gone")
+    at_work.__cause__ = lost
+    for error in (lost, at_work):
+        found = name_failure(error)
+        assert (found.reward, found.failure_class.value, found.cause) == (
+            0.0, "policy", "out_of_memory",
+        )  # fmt: skip
+        assert found.why
 
 
 def test_every_cause_is_one_that_the_store_knows_with_its_class():

@@ -1,121 +1,39 @@
-"""Whole runs: a real harness in real sandboxes, a real proxy, and an engine that plays a script.
-
-What is scripted is the model alone: it looks up the task in its prompt and calls for the commands
-that a test gives it.
-"""
+"""Whole runs: a real harness in real sandboxes, a real proxy, and an engine that plays a script."""
 
 import asyncio
 import json
 import shutil
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from functools import partial
 
 import pytest
 
-from budwood.proxy import ProxySettings
-from budwood.proxy.engine import EngineSettings
-from budwood.proxy.testing import Reply, ScriptedEngine
+from budwood.proxy.testing import Reply
 from budwood.rollouts import RunRefused
 from budwood.rollouts.attempt import Rules
 from budwood.rollouts.direct import direct
-from budwood.rollouts.gateway import own_proxy
 from budwood.rollouts.harnesses import harness_named
 from budwood.rollouts.regrade import grade_again
 from budwood.rollouts.report import report_of
 from budwood.rollouts.run import Plan, carry_out
-from budwood.rollouts.tasks import load_task
 from budwood.sandbox import LocalSettings, Spec, backend_named
-from budwood.trajectory_store import FailureClass, Purpose, Store
+from budwood.trajectory_store import FailureClass, Purpose
+
+from . import scripted
+from .scripted import Model, write, write_task
 
 pytestmark = pytest.mark.usefixtures("namespaces")
-
-TEST = """\
-#!/bin/sh
-if grep -qx {word} out.txt; then echo 1; else echo 0; fi > /logs/verifier/reward.txt
-"""
-
-
-class Model:
-    """Says `commands[task]` one by one, then that it is done."""
-
-    def __init__(self, commands):
-        self.commands = commands
-        self.n_calls = 0
-
-    def __call__(self, call):
-        task = next((name for name in self.commands if f"Task {name}:" in call.prompt), None)
-        if task is None:
-            return Reply(content="probe")
-        self.n_calls += 1
-        commands = self.commands[task]
-        n_done = call.prompt.count("<tool_response>")
-        if n_done >= len(commands):
-            return Reply(content="It is done.")
-        said = commands[n_done]
-        return said if isinstance(said, Reply) else Reply(tool_calls=[("bash", {"command": said})])
 
 
 @pytest.fixture
 def task(tmp_path):
     """A function: a task `name` that wants its name in out.txt."""
-
-    def write(name, *, test=TEST, toml=""):
-        folder = tmp_path / "tasks" / name
-        for path, text in {
-            "task.toml": f"[metadata.budwood]\nlocal = true\n{toml}",
-            "instruction.md": f"Task {name}: write {name} into out.txt.\n",
-            "environment/files/in.txt": "here\n",
-            "tests/test.sh": test.replace("{word}", name),
-        }.items():
-            (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            (folder / path).write_text(text)
-        return load_task(folder)
-
-    return write
-
-
-@dataclass
-class Bench:
-    """`await bench(tasks, ...)` is `carry_out` of a plan by react on a scripted model."""
-
-    store: Store
-    backend: Any
-    engine: ScriptedEngine
-    gateway: Any
-    folder: Path
-
-    async def __call__(self, tasks, *, retries=2, concurrency=1, on_tried=None, **plan):
-        react = [harness_named("react")]
-        return await carry_out(
-            Plan(name="test", tasks=tasks, harnesses=react, **plan),
-            self.store, self.backend, self.gateway, self.folder,
-            retries=retries, concurrency=concurrency, on_tried=on_tried,
-        )  # fmt: skip
+    return lambda name, **more: write_task(tmp_path / "tasks" / name, **more)
 
 
 @pytest.fixture
 def running(tmp_path):
     """A context manager: a bench, with a store that stays."""
-
-    @asynccontextmanager
-    async def start(model, **engine):
-        with Store.open(tmp_path / "store.db") as store:
-            async with (
-                ScriptedEngine(model) as scripted,
-                backend_named("local", LocalSettings(root=tmp_path / "sandboxes")) as backend,
-            ):
-                urls = EngineSettings(urls=(scripted.url,), **engine)
-                settings = ProxySettings.model_validate({"engine": urls})
-                async with own_proxy(settings, store) as gateway:
-                    yield Bench(store, backend, scripted, gateway, tmp_path / "runs")
-
-    return start
-
-
-def write(word):
-    return f"echo {word} > out.txt"
+    return partial(scripted.running, tmp_path)
 
 
 async def test_attempts_are_graded_recorded_exactly_and_told_as_they_end(running, task, tmp_path):
@@ -218,30 +136,6 @@ async def test_an_attempt_without_an_outcome_that_counts_is_told_and_made_by_the
         assert not report_of(go.store, done.run).is_complete
         again = await go([task("right", test=broken)], retries=0)
         assert (again.run.id, len(again.tried)) == (done.run.id, 1)
-
-
-LIMITS = {
-    "time": ("sleep 1000", "out_of_time", ""),
-    "deaf": ("trap '' TERM INT HUP; while :; do sleep 1; done", "out_of_time", ""),
-    "memory": ("tail /dev/zero", "out_of_memory", "[environment]\nmemory_mb = 200\n"),
-    "disk": ("head -c 99999999 /dev/zero > f", "out_of_disk", "[environment]\nstorage_mb = 20\n"),
-    "fork bomb": (
-        "f() { f | f & }; f; sleep 5", "out_of_processes", "",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("limit", LIMITS)
-async def test_a_limit_that_the_agent_runs_into_is_its_own_doing(running, task, limit):
-    command, cause, toml = LIMITS[limit]
-    model = Model({"right": [write("right"), command]})
-    async with running(model) as go:
-        done = await go([task("right", toml=toml)], rules=Rules(timeout_s=15.0))
-        ((judged),) = [one.judged for one in done.tried]
-        assert (judged.failure_class, judged.cause) == (FailureClass.POLICY, cause)
-        # What it did before is graded all the same, if there is room for the verifier.
-        assert judged.reward == (0.0 if limit == "disk" else 1.0)
-        assert go.backend.sandboxes() == []
 
 
 async def test_a_limit_of_turns_is_the_harnesss(running, task):

@@ -1,23 +1,13 @@
 """The local backends, on a folder of each test's own."""
 
-import sys
 from functools import partial
-from pathlib import Path
 
 import pytest
 
 from budwood.sandbox import LocalSettings, backend_named
-from budwood.sandbox.local.ground import Python
 from budwood.sandbox.testing import Bench, local_traces
 
-
-def python_inside(name):
-    if name == "local-unisolated":
-        return sys.executable
-    python = Python.ours()
-    if python.is_systems:
-        return str(python.program)
-    return str(Path("/opt/budwood/python") / python.program.relative_to(python.prefix))
+from .inside import python_inside
 
 
 @pytest.fixture

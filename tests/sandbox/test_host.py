@@ -9,6 +9,7 @@ from budwood.sandbox import (
     BACKENDS,
     Bind,
     Enforcement,
+    FileFailed,
     Limit,
     LocalSettings,
     Refused,
@@ -46,6 +47,24 @@ async def test_where_namespaces_are_forbidden_the_error_says_by_whom(tmp_path, m
     assert "local-unisolated" in str(caught.value)
 
 
+async def test_a_machine_whose_system_calls_are_not_known_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("platform.machine", lambda: "pdp11")
+    with pytest.raises(StartFailed, match=r"this is pdp11; .*local-unisolated"):
+        async with backend_named("local", LocalSettings(root=tmp_path)):
+            pass
+
+
+async def test_a_folder_with_more_entries_than_can_be_listed_says_so(bench, monkeypatch):
+    monkeypatch.setattr("budwood.sandbox.local.file_access.MAX_LISTED_BYTES", 1000)
+    async with bench.sandbox() as sandbox:
+        await sandbox.run("touch a b c")
+        assert len(await sandbox.list(".")) == 3
+        await sandbox.run("for i in $(seq 50); do touch file-$i; done")
+        with pytest.raises(FileFailed, match="more entries than can be listed"):
+            await sandbox.list(".")
+        assert (await sandbox.stats()).n_processes == 0
+
+
 @pytest.mark.parametrize("name", SETTINGS)
 def test_the_setting_that_forbids_namespaces_is_named(tmp_path, name):
     file = tmp_path / name.lstrip("/")
@@ -81,7 +100,7 @@ async def test_every_single_thing_that_is_lacking_is_said_at_once(namespaces, ro
     [
         {"workdir": "/usr/work"},
         {"home": "/etc"},
-        {"workdir": "/opt/budwood/x"},
+        {"workdir": "/.budwood/x"},
         {"workdir": "/proc"},
     ],
 )

@@ -57,7 +57,8 @@ def test_a_spool_stops_at_its_cap_and_counts_the_rest(tmp_path):
 
 ERRORS = [
     Refused("local", ("one", "two")), NoCapacity("full", 3.0), StartFailed("why", Limit.PIDS),
-    Lost("gone"), Deadline("late"), Closed("shut"), Stuck("left"), FileFailed(2, "/x"),
+    Lost("gone", Limit.MEMORY), Deadline("late"), Closed("shut"), Stuck("left"),
+    FileFailed(2, "/x"),
 ]  # fmt: skip
 
 

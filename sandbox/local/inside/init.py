@@ -17,9 +17,12 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import keeper, processes, system, watch, wire
+from . import keeper, processes, shared_memory, system, watch, wire
 
 WATCH_S = 0.1
+LOOK_S = 0.02
+"""Between looks whether all that was warned has ended."""
+ROOT_MODE = 0o755
 GONE_S = 5.0
 """A killed process is gone in no time, unless the kernel holds it (a dead disk)."""
 
@@ -90,6 +93,8 @@ class Init:
         waits = [max(0.0, min(nearest) - time.monotonic())] if nearest else []
         if self.begin.get("watch"):
             waits.append(WATCH_S)
+        if any(one.is_warned for one in self.running.values()):
+            waits.append(LOOK_S)
         return min(waits, default=None)
 
     def _is_over(self) -> bool:
@@ -191,7 +196,8 @@ class Init:
 
     def _go_on(self) -> None:
         """Continue keepers that a command has stopped."""
-        keepers = {one.keeper for one in self._all()} | set(self.leaving)
+        warned = {one.keeper for one in self._all() if one.is_warned and one.deadline is not None}
+        keepers = {one.keeper for one in self._all()} - warned | set(self.leaving)
         with contextlib.suppress(ChildProcessError):
             while (found := os.waitid(os.P_ALL, 0, os.WSTOPPED | os.WNOHANG)) is not None:
                 if found.si_pid in keepers:
@@ -248,6 +254,10 @@ class Init:
 
     def _kill_all(self, cause: str) -> None:
         kill_everything()
+        if os.getpid() == 1:
+            shared_memory.remove()
+            # Commands own it and can close it, and then nothing could be run any more.
+            os.chmod("/", ROOT_MODE)
         self._hear_keepers()
         for one in self._all():
             one.cause = one.cause or cause
@@ -261,6 +271,7 @@ class Init:
         if killed is None:
             self._kill_all("killed")
             return
+        processes.send_signal({one.keeper}, signal.SIGCONT)
         if root == one.command:
             processes.send_signal({root}, signal.SIGKILL)
         one.doomed |= killed
@@ -268,17 +279,24 @@ class Init:
     def _check_deadlines(self) -> None:
         now = time.monotonic()
         for one in self._all():
-            if one.deadline is None or now < one.deadline:
+            if one.deadline is None:
                 continue
-            if one.is_warned:
+            if one.is_warned and (now >= one.deadline or self._has_ended(one)):
                 one.deadline = None
                 self._kill_tree(one)
-            else:
+            elif not one.is_warned and now >= one.deadline:
                 one.is_warned = True
                 one.cause = one.cause or "deadline"
                 one.deadline = now + one.grace_s
+                # Stopped, it stays above all of them: those that are not warned for being born just
+                # now, and those that don't mind, whatever becomes of the command itself.
+                processes.send_signal({one.keeper}, signal.SIGSTOP)
                 warned = processes.descendants(self._root(one)) | {one.command or one.keeper}
                 processes.send_signal(warned - {one.keeper}, signal.SIGTERM)
+
+    def _has_ended(self, one: Running) -> bool:
+        known = processes.descendants(self._root(one))
+        return bool(known) and not processes.alive(known)
 
     def _watch(self) -> None:
         limits: dict[str, int] = self.begin.get("watch") or {}
@@ -291,7 +309,7 @@ class Init:
                 for one in roots.values():
                     one.hits.add("pids")
         if "memory" in limits:
-            found = watch.too_large(list(roots), limits["memory"])
+            found = watch.too_large(list(roots), limits["memory"], self._disk_bytes() or 0)
             if found is not None and found.root in roots:
                 one = roots[found.root]
                 one.hits.add("memory")
@@ -311,15 +329,17 @@ class Init:
         keepers = [self._root(one) for one in self._all()]
         found = watch.trees([*keepers, *self.leaving], is_exact=True)
         ended = set(self.leaving.values())
-        disk = None
-        if self.begin.get("has_disk_limit"):
-            about = os.statvfs("/")
-            disk = (about.f_blocks - about.f_bfree) * about.f_frsize
         return {
             "n_processes": sum(len(tree.pids - ended) for tree in found),
             "memory_bytes": sum(tree.memory_bytes for tree in found),
-            "disk_bytes": disk,
+            "disk_bytes": self._disk_bytes(),
         }
+
+    def _disk_bytes(self) -> int | None:
+        if not self.begin.get("has_disk_limit"):
+            return None
+        about = os.statvfs("/")
+        return (about.f_blocks - about.f_bfree) * about.f_frsize
 
 
 def _ended_child() -> int | None:
@@ -358,6 +378,7 @@ def main(control_fd: int) -> None:
         if int(name) > 2 and int(name) != control_fd:
             with contextlib.suppress(OSError):
                 os.close(int(name))
+    os.chdir("/proc")
     control = socket.socket(fileno=control_fd)
     control.set_inheritable(False)
     system.prctl(system.PR_SET_DUMPABLE, 0)

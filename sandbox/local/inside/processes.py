@@ -6,18 +6,30 @@ import contextlib
 import os
 import signal
 
-PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+from . import system
+
+_RSS = (b"Rss", b"Pss")
 N_ROUNDS = 1000
 
 
 def parents() -> dict[int, int]:
     """Return the parent of every process in sight."""
     found = {}
-    for name in os.listdir("/proc"):
+    for name in os.listdir(system.PROC):
         if name.isdigit():
-            with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
+            with contextlib.suppress(OSError), open(f"{system.PROC}/{name}/stat", "rb") as file:
                 # The name of the program stands in brackets and may hold anything.
                 found[int(name)] = int(file.read().rpartition(b")")[2].split()[1])
+    return found
+
+
+def alive(pids: set[int]) -> set[int]:
+    """Return those that have not ended, be they reaped or not."""
+    found = set()
+    for pid in pids:
+        with contextlib.suppress(OSError), open(f"{system.PROC}/{pid}/stat", "rb") as file:
+            if file.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X"):
+                found.add(pid)
     return found
 
 
@@ -62,20 +74,24 @@ def kill_tree(root: int) -> set[int] | None:
     return stopped
 
 
-def memory_bytes(pid: int) -> int:
-    """Return the anonymous memory of a process; what it shares with its parent counts again."""
+def memory_bytes(pid: int) -> tuple[int, int]:
+    """Return a process's anonymous memory, and what it shares that is in no file of the host.
+
+    What it shares with others counts again for each of them.
+    """
+    return _kilobytes(pid, "status", b"RssAnon:", b"RssShmem:") or (0, 0)
+
+
+def own_memory_bytes(pid: int) -> tuple[int, int]:
+    """Return its share of both; slower, and counts each page once."""
+    return _kilobytes(pid, "smaps_rollup", b"Pss_Anon:", b"Pss_Shmem:") or memory_bytes(pid)
+
+
+def _kilobytes(pid: int, file: str, *names: bytes) -> tuple[int, int] | None:
     try:
-        with open(f"/proc/{pid}/statm", "rb") as file:
-            _, resident, shared, *_ = map(int, file.read().split())
-    except (OSError, ValueError):
-        return 0
-    return (resident - shared) * PAGE_BYTES
-
-
-def own_memory_bytes(pid: int) -> int:
-    """Return its share of its anonymous memory; slower, and counts each page once."""
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/smaps_rollup", "rb") as file:
-        for line in file:
-            if line.startswith(b"Pss_Anon:"):
-                return int(line.split()[1]) * 1024
-    return memory_bytes(pid)
+        with open(f"{system.PROC}/{pid}/{file}", "rb") as lines:
+            found = {line.split()[0]: int(line.split()[1]) for line in lines if line[:3] in _RSS}
+    except OSError:
+        return None
+    first, second = (found.get(name, 0) * 1024 for name in names)
+    return first, second

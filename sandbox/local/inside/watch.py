@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from . import shared_memory
 from .processes import descendants, memory_bytes, own_memory_bytes, parents
 
 
@@ -15,6 +17,9 @@ class Tree:
     root: int
     pids: frozenset[int]
     memory_bytes: int
+    """Anonymous memory."""
+    shared_bytes: int
+    """Mapped memory that can be shared; files of the sandbox are in memory too."""
 
 
 def trees(roots: list[int], *, is_exact: bool = False) -> list[Tree]:
@@ -26,15 +31,26 @@ def trees(roots: list[int], *, is_exact: bool = False) -> list[Tree]:
     for root in roots:
         pids = descendants(root, known)
         everything -= pids
-        found.append(Tree(root, frozenset(pids), sum(map(measure, pids))))
-    left = Tree(os.getpid(), frozenset(everything), sum(map(measure, everything)))
-    return [*found, left]
+        found.append(_tree(root, pids, measure))
+    return [*found, _tree(os.getpid(), everything, measure)]
 
 
-def too_large(roots: list[int], limit_bytes: int) -> Tree | None:
-    """Return the largest tree where all together pass a limit of memory."""
+def _tree(root: int, pids: set[int], measure: Callable[[int], tuple[int, int]]) -> Tree:
+    measured = [measure(pid) for pid in pids]
+    return Tree(
+        root, frozenset(pids), sum(own for own, _ in measured), sum(each for _, each in measured)
+    )
+
+
+def too_large(roots: list[int], limit_bytes: int, disk_bytes: int) -> Tree | None:
+    """Return the largest tree where all together pass a limit of memory.
+
+    disk_bytes: what the sandbox's files hold; where they are mapped they count as disk.
+    """
     for is_exact in (False, True):
         found = trees(roots, is_exact=is_exact)
-        if sum(tree.memory_bytes for tree in found) <= limit_bytes:
+        mapped = sum(tree.shared_bytes for tree in found) - disk_bytes
+        shared = max(mapped, shared_memory.held_bytes())
+        if sum(tree.memory_bytes for tree in found) + max(shared, 0) <= limit_bytes:
             return None
-    return max(found, key=lambda tree: tree.memory_bytes)
+    return max(found, key=lambda tree: tree.memory_bytes + tree.shared_bytes)

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from budwood.rollouts import MissingVariable, PlaceFailed, UnsupportedTask
-from budwood.rollouts.sandbox_place import SandboxPlace, places_of
+from budwood.rollouts.sandbox_place import MAX_READ_BYTES, SandboxPlace, places_of
 from budwood.rollouts.tasks import ExecResult, grade, load_task, prepare
 from budwood.sandbox import LocalSettings, backend_named
 from budwood.trajectory_store import FailureClass
@@ -52,6 +52,10 @@ async def test_a_local_task_begins_with_its_files_and_without_tests_and_solution
         "touch /tests",
         "mkdir /tests; printf '#!/bin/sh\\necho 1 > /logs/verifier/reward.txt\\n' > /tests/test.sh",
         "mkdir /tests; echo exit > /tests/.profile; mkdir /tests/sub; touch /tests/sub/x",
+        "mkdir -p /tests/sub; touch /tests/sub/x; chmod 0 /tests/sub /tests",
+        "cd /logs/verifier; mkdir -p ctrf.json reward.txt/x; touch reward.txt/x/y;"
+        " chmod 0 reward.txt/x .",
+        "chmod 0 /app /logs /",
     ],
 )
 async def test_what_an_agent_left_in_the_verifiers_folders_counts_for_nothing(
@@ -225,3 +229,17 @@ async def test_a_sandbox_that_ends_is_no_verdict(make_task, open_place):
         await place._sandbox.close()
         with pytest.raises(PlaceFailed):
             await grade(task, place)
+
+
+async def test_nothing_runs_on_that_a_verifier_left_and_no_file_is_too_long(make_task, open_place):
+    script = (
+        "#!/bin/sh\n(setsid sleep 1000 >/dev/null 2>&1 &)\n"
+        "truncate -s 1T /logs/verifier/ctrf.json\necho 1 > /logs/verifier/reward.txt\n"
+    )
+    task = load_task(make_task({"tests/test.sh": script}))
+    async with open_place(task) as place:
+        seen = await grade(task, place)
+        assert seen.verdict.reward == 1.0
+        assert seen.report is not None
+        assert len(seen.report) == MAX_READ_BYTES
+        assert (await place._sandbox.stats()).n_processes == 0
