@@ -1,6 +1,6 @@
 # Every target brings its own environments up to date first: `make demo` on a fresh clone is enough.
 .DEFAULT_GOAL := help
-.PHONY: help setup harnesses demo test probes test-engines test-drift test-templates lint docs bench lock
+.PHONY: help setup harnesses demo test probes test-engines test-drift test-parity test-rollout-faults test-templates lint docs bench lock
 
 # A python3.12 on PATH may be a version manager's shim that only fails: take the first that really runs.
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3.14; do \
@@ -9,7 +9,7 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3
 RUN := .venv/bin/
 
 help: ## explain the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-19s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## install everything that the locks name into .venv (Linux x86-64: with trainer and vLLM, 6.6 GB)
 	@test -n "$(PYTHON)" || { echo "Python 3.11, 3.12, 3.13 or 3.14 is needed, and none on PATH runs" >&2; exit 1; }
@@ -37,6 +37,12 @@ test-templates: setup ## hold suffixes and verdicts to an independent oracle on 
 
 test-drift: setup ## hold 200 conversations with clients that edit their history, on real vLLM
 	@$(RUN)python -m tests.e2e.drift --conversations 200 --temperature 1.3
+
+test-parity: setup harnesses ## hold 24 rollouts with and without the proxy to the same prompts and rewards, on real vLLM
+	@$(RUN)python -m tests.e2e.parity
+
+test-rollout-faults: setup harnesses ## kill what a run needs while it runs, and hold it to the figures of an undisturbed one
+	@$(RUN)python -m tests.e2e.rollout_faults
 
 lint: setup ## check format, style, types, the arrows between the rooms, and the locks
 	$(RUN)ruff format --check

@@ -17,6 +17,7 @@ import hmac
 import json
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
+from secrets import token_hex
 from typing import Annotated, Any
 
 import structlog
@@ -131,6 +132,8 @@ class Admin:
         self._secret = secret
         self._runs: dict[tuple[str, Purpose, History], Run] = {}
         self._opening = asyncio.Lock()
+        self._instance = token_hex(8)
+        """Another one after a restart: what was opened before may have found no proxy meanwhile."""
 
     def app(self) -> web.Application:
         """The admin plane as an aiohttp application."""
@@ -199,7 +202,7 @@ class Admin:
             fields["expires_at"] = datetime.now(UTC) + timedelta(seconds=wanted.expires_in_s)
         rollout, secret = await self._rollouts.open(run=run, **fields)
         answer = {"rollout_id": rollout.id, "run_id": run.id, "secret": secret}
-        return web.json_response(answer, status=201)
+        return web.json_response(answer | {"proxy": self._instance}, status=201)
 
     async def _engine(self, _: web.Request) -> web.Response:
         if not self._recorder.is_ready:
@@ -221,7 +224,7 @@ class Admin:
 
     async def _close(self, request: web.Request) -> web.Response:
         await self._rollouts.close(RolloutId(request.match_info["id"]))
-        return web.json_response({"state": "closed"})
+        return web.json_response({"state": "closed", "proxy": self._instance})
 
     async def _label(self, request: web.Request) -> web.Response:
         labels = Labels.model_validate_json(await read_body(request, MAX_BODY_BYTES)).labels

@@ -70,6 +70,16 @@ class Opened:
 
     id: RolloutId
     secret: str = field(repr=False)
+    proxy: str | None = None
+    """Which process of a proxy opened it, where that may change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unreached:
+    """Calls that no proxy may have been there to record: it was started again meanwhile."""
+
+    failure_class: FailureClass = FailureClass.OURS
+    cause: str | None = "proxy_unreachable"
 
 
 class Gateway(ABC):
@@ -166,12 +176,16 @@ class GivenProxy(Gateway):
         """Open a rollout of the run that is in the store."""
         body = {"run_id": wanted.run.id, "model": self.served.name, **fields_of(wanted)}
         answer = await self._ask("/admin/rollouts", body)
-        return Opened(RolloutId(answer["rollout_id"]), answer["secret"])
+        return Opened(RolloutId(answer["rollout_id"]), answer["secret"], answer.get("proxy"))
 
     async def close(self, opened: Opened) -> Sequence[CallFacts]:
         """Close it and return its calls."""
         calls = await settled_calls(self._store, opened.id)
-        await self._ask(f"/admin/rollouts/{opened.id}/close", {})
+        answer = await self._ask(f"/admin/rollouts/{opened.id}/close", {})
+        was_restarted = answer.get("proxy") != opened.proxy
+        if was_restarted and (not calls or calls[-1].failure_class is FailureClass.NONE):
+            # A harness that gave up now did so over calls that nobody recorded.
+            return [*calls, Unreached()]
         return calls
 
     async def until_up(self) -> None:

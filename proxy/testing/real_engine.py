@@ -165,15 +165,16 @@ def tiny_engine(
     python: Path | None = None,
     say: Say = print,
     ready_s: float = 420.0,
+    port: int = 0,
     extra: tuple[str, ...] = (),
 ) -> Iterator[TinyEngine]:
-    """Serve a taught model by real vLLM on a free port of 127.0.0.1."""
+    """Serve a taught model by real vLLM on 127.0.0.1; port 0 takes a free one."""
     what = what or TinyModel(vocab=1024)
     folder = cached_model(cache, conversations, what, say=say)
     launch = Launch(
         model=str(folder),
         cpu=True,
-        port=0,
+        port=port,
         served_name="tiny",
         dtype="float32",
         max_model_len=what.max_position,

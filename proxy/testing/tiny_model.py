@@ -9,10 +9,10 @@ it, TRL trains it, transformers loads it: the real code paths, with nothing sens
 `--teach` makes it learn a few conversations by heart, so that it answers their prompts with
 well-formed tool calls and stops by itself: enough for a real harness to do a scripted task on a
 real server. One JSON object a line, `{"messages": [...], "tools": [...]}` in the chat form; only
-what the assistant says is learnt. The tokenizer is then trained on these conversations too, so that
-a vocabulary of 2,048 makes a harness's long prompt short (about 1,000 tokens for a prompt of 5 kB),
-which is what makes teaching cheap: 400 steps of one conversation each suffice for six, in half a
-minute of one core.
+what the assistant says is learnt, and not where its message has `"is_taught": false`. The tokenizer
+is then trained on these conversations too, so that a vocabulary of 2,048 makes a harness's long
+prompt short (about 1,000 tokens for a prompt of 5 kB), which is what makes teaching cheap: 400
+steps of one conversation each suffice for six, in half a minute of one core.
 
 The same arguments and the same versions of the libraries give the same bytes on one machine
 (`--check` builds twice and compares). Needs the extra `train`.
@@ -26,6 +26,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -189,7 +190,17 @@ def encode(tokenizer: Any, conversation: Conversation) -> tuple[list[int], list[
         return_dict=True,
         return_assistant_tokens_mask=True,
     )
-    return out["input_ids"], out["assistant_masks"]
+    return out["input_ids"], _without_untaught(out["assistant_masks"], messages)
+
+
+def _without_untaught(mask: list[int], messages: Sequence[dict[str, Any]]) -> list[int]:
+    """Return the mask without the turns that are only there to be read."""
+    said = (message for message in messages if message["role"] == "assistant")
+    kept: list[int] = []
+    for is_said, run in groupby(mask):
+        is_taught = is_said and next(said).get("is_taught", True)
+        kept += [int(is_taught)] * len(list(run))
+    return kept
 
 
 def _with_object_arguments(call: dict[str, Any]) -> dict[str, Any]:

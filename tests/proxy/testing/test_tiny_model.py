@@ -8,6 +8,7 @@ import pytest
 
 from budwood.proxy.testing.chat_template import CHAT_TEMPLATE, DROPS_THINKING, render
 from budwood.proxy.testing.real_engine import TAUGHT
+from budwood.proxy.testing.tiny_model import _without_untaught
 
 
 @pytest.mark.slow
@@ -23,6 +24,12 @@ def test_it_learns_conversations_by_heart_and_repeatably(tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert "two builds are identical" in done.stdout
+
+
+def test_a_turn_that_is_only_there_to_be_read_is_not_learnt():
+    messages = [{"role": "user"}, {"role": "assistant", "is_taught": False}, {"role": "user"},
+                {"role": "assistant"}]  # fmt: skip
+    assert _without_untaught([0, 1, 1, 0, 0, 1], messages) == [0, 0, 0, 0, 0, 1]
 
 
 @pytest.mark.slow
