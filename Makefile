@@ -1,6 +1,6 @@
 # Every target brings its own environments up to date first: `make demo` on a fresh clone is enough.
 .DEFAULT_GOAL := help
-.PHONY: help setup harnesses demo test probes test-engines test-drift test-parity test-rollout-faults test-templates lint docs bench lock
+.PHONY: help setup harnesses demo demo-train test probes test-engines test-drift test-parity test-rollout-faults test-templates lint docs bench lock
 
 # A python3.12 on PATH may be a version manager's shim that only fails: take the first that really runs.
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3.14; do \
@@ -20,6 +20,9 @@ harnesses: setup ## install the harnesses of demo and tests into environments of
 
 demo: setup harnesses ## record two real harnesses on a real engine; look, export, replay
 	@$(RUN)budwood demo
+
+demo-train: setup harnesses ## the demo, and then: tasks, rollouts, SFT, GRPO, a better model
+	@$(RUN)budwood demo --train
 
 test: setup harnesses ## run all tests but those below, two at a time
 	@$(RUN)python -m pytest -n 2 --no-loadscope-reorder

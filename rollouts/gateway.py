@@ -121,6 +121,16 @@ class OwnProxy(Gateway):
             spelling=f"{info.tokenizer_hash}/{info.template_hash}",
         )
 
+    @property
+    def admin_url(self) -> str:
+        """Its admin plane, for whoever announces new weights."""
+        return self._proxy.admin_url
+
+    @property
+    def admin_secret(self) -> str:
+        """The admin plane's bearer secret."""
+        return self._proxy.admin_secret
+
     async def open(self, wanted: Wanted) -> Opened:
         """Open a rollout."""
         rollout, secret = await self._proxy.rollouts.open(

@@ -20,10 +20,11 @@ from .errors import (
 from .extra import heavy
 from .grpo import Trained, step_figures, train_grpo
 from .mismatch import Mismatch, check
+from .online import MakeRollouts, train_online
 from .reading import Recorded, read_for_rl, read_for_sft
 from .rows import Attempt, Batch, Row, WeightMode, compared, grpo_batch, sft_batch
 from .run_folder import RunFolder
-from .settings import DataSettings, GrpoConfig, PolicySettings, SftConfig
+from .settings import DataSettings, GrpoConfig, OnlineConfig, PolicySettings, SftConfig
 from .sft import train_sft
 from .weight_sync import Served, Synced, SyncSettings, WeightSync
 
@@ -37,10 +38,12 @@ __all__ = [
     "ConfigError",
     "DataSettings",
     "GrpoConfig",
+    "MakeRollouts",
     "Mismatch",
     "Mismatched",
     "MissingExtra",
     "NothingToTrain",
+    "OnlineConfig",
     "Policy",
     "PolicySettings",
     "Recorded",
@@ -67,6 +70,7 @@ __all__ = [
     "sft_batch",
     "step_figures",
     "train_grpo",
+    "train_online",
     "train_sft",
 ]
 

@@ -143,6 +143,29 @@ class GrpoConfig(PolicySettings):
     """Checkpoints."""
 
 
+class OnlineConfig(PolicySettings):
+    """GRPO with rollouts of the model as it is after every step."""
+
+    model: str
+    """The model to begin with, which the engines serve: a folder, or a name."""
+    output: Path
+    """Folder for checkpoints, metrics, the report and the new model. It belongs to one run."""
+    steps: int = Field(gt=0)
+    """Optimizer steps, each on rollouts of its own."""
+    temperature: float = Field(default=1.0, gt=0)
+    """What the rollouts are sampled at; calls at another temperature are context."""
+    data: DataSettings = DataSettings(selector="all")
+    """What of the rollouts is trained; the selector is not looked at, since each step is told its
+    rollouts."""
+    advantage: AdvantageSettings = AdvantageSettings()
+    """How rollouts are compared."""
+    shuffle_advantages: bool = False
+    """The control: advantages are handed out at random among the rollouts of each step. Nothing
+    can be learnt from that."""
+    checkpoint: CheckpointSettings = CheckpointSettings()
+    """Checkpoints."""
+
+
 class SftConfig(_Settings):
     """`budwood train sft`: imitation of recorded rollouts."""
 

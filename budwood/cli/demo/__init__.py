@@ -30,6 +30,13 @@ def demo(
             "--quick", help="Under a minute, any system, nothing else installed: scripted."
         ),
     ] = False,
+    train: Annotated[
+        bool,
+        typer.Option(
+            "--train",
+            help="Also the second half: rollouts in sandboxes, SFT, GRPO, better weights.",
+        ),
+    ] = False,
     folder: Annotated[
         Path, typer.Option(help="Where its files go; one of an earlier demo is replaced.")
     ] = Path("budwood-demo"),
@@ -37,8 +44,11 @@ def demo(
     """See it all once: record, look, export, score again, replay.
 
     A tiny model is made and taught on the spot, served by vLLM and driven by two real harnesses,
-    mini-swe-agent and pi. With --quick, a script plays the model and a loop the harness.
+    mini-swe-agent and pi. With --quick, a script plays the model and a loop the harness. With
+    --train, a model then learns from its own rollouts: ten minutes more.
     """
+    if quick and train:
+        fail("--quick has no model, and so nothing to train: give one of --quick and --train", 2)
     signal.signal(signal.SIGTERM, _interrupt)
     clock = Clock()
     try:
@@ -46,6 +56,10 @@ def demo(
     except OSError as error:
         fail(f"{folder} cannot be used ({error.strerror}): name another with --folder", 2)
     try:
+        if train:
+            from .learning import check_installed
+
+            check_installed()
         if quick:
             from .quick import run
         else:
@@ -62,6 +76,8 @@ def demo(
     broken = [words for column in columns for words in column.broken]
     if broken:
         fail("promises broken:\n" + "\n".join(f"  {words}" for words in broken))
+    if train:
+        _train(place)
     clock.say("every promise kept. What to type next:")
     for line in (
         f"view --store {folder / 'store.db'}",
@@ -69,6 +85,23 @@ def demo(
         "record -- YOUR HARNESS...     (record --list: which are known)",
     ):
         screen.line(f"  {this_command()} {line}")
+
+
+def _train(place: Place) -> None:
+    """Do the second half and hold it to its promises."""
+    from .learning import run
+
+    clock = place.clock
+    try:
+        verdict = run(place)
+    except DemoFailed as error:
+        fail(f"the demo stopped after {clock.elapsed_s:.0f} s: {error}")
+    clock.say("this is what was learnt:")
+    screen = Screen()
+    for line in verdict.lines():
+        screen.line(f"  {line}")
+    if verdict.broken:
+        fail("promises broken:\n" + "\n".join(f"  {words}" for words in verdict.broken))
 
 
 def _interrupt(*_: object) -> None:

@@ -14,20 +14,19 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ..summary import summarise
 from .acts import Part, conversation, n_repaired
 from .closing import Column
+from .engine import engine_of
 from .installed import folder_of
 from .rescoring import rescore
 from .screen import DemoFailed, Place, teacher_running
 from .tasks import GREET, REPAIR
 
 if TYPE_CHECKING:
-    from budwood.proxy.engine.launch import RunningEngine
     from budwood.trajectory_store import RolloutId, Store
 
 PARTS = (Part("mini-swe-agent", REPAIR), Part("pi", GREET), Part("pi", REPAIR))
@@ -50,11 +49,10 @@ def run(place: Place) -> list[Column]:
     place = Place(place.folder, clock, (folder_of("mini-swe-agent"), folder_of("pi")))
     conversations = _learn_from_teacher(place)
     model = _teach(place, conversations)
-    with _engine(place, model) as (engine, stack):
+    with engine_of(place, model, name=MODEL, max_model_len=MAX_MODEL_LEN) as engine:
         for part in PARTS:
             _record(place, part, f"{engine.url}/v1")
         clock.say("the engine may go, the rest needs only what is recorded")
-        stack.close()
     return _look(place, model)
 
 
@@ -108,49 +106,6 @@ def _teach(place: Place, conversations: Path) -> Path:
         raise DemoFailed(f"the model was not made:\n{done.stderr[-2000:]}")
     place.clock.more(done.stdout.strip())
     return folder
-
-
-class _engine:
-    """vLLM with the tiny model in float32, while entered; closing the given stack ends it early."""
-
-    def __init__(self, place: Place, model: Path) -> None:
-        self._place = place
-        self._model = model
-        self._stack = ExitStack()
-
-    def __enter__(self) -> tuple[RunningEngine, ExitStack]:
-        from budwood.proxy.engine.environment import has_vllm
-        from budwood.proxy.engine.launch import Launch, engine_running
-        from budwood.proxy.engine.launch_errors import LaunchError
-
-        is_cpu = not has_vllm(cpu=False) or has_vllm(cpu=True)
-        clock = self._place.clock
-        clock.say(f"$ budwood engine {MODEL}{' --cpu' if is_cpu else ''} -- --dtype float32")
-        log = self._stack.enter_context((self._place.logs / "engine.txt").open("w"))
-
-        def keep(line: str) -> None:
-            log.write(f"{line}\n")
-
-        launch = Launch(
-            model=str(self._model),
-            cpu=is_cpu,
-            port=0,
-            served_name=MODEL,
-            max_model_len=MAX_MODEL_LEN,
-            dtype="float32",
-        )
-        try:
-            running = engine_running(launch, say=clock.more, on_line=keep)
-            return self._stack.enter_context(running), self._stack
-        except LaunchError as error:
-            self._stack.close()
-            raise DemoFailed(str(error)) from error
-        except BaseException:
-            self._stack.close()
-            raise
-
-    def __exit__(self, *error: object) -> None:
-        self._stack.close()
 
 
 def _record(place: Place, part: Part, engine: str) -> None:

@@ -125,10 +125,15 @@ def _from_us(out: str, err: str) -> str:
 
 
 @contextmanager
-def teacher_running(environment: Mapping[str, str]) -> Iterator[str]:
-    """Run the scripted teacher in a process of its own; yield its address."""
+def teacher_running(
+    environment: Mapping[str, str], *words: str, module: str = "budwood.cli.demo.teacher"
+) -> Iterator[str]:
+    """Run a scripted teacher in a process of its own; yield its address.
+
+    words: its arguments.
+    """
     process = subprocess.Popen(
-        [sys.executable, "-m", "budwood.cli.demo.teacher"],
+        [sys.executable, "-m", module, *words],
         env=dict(environment),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
