@@ -90,7 +90,8 @@ def build_tokenizer(conversations: Mapping[str, Sequence[Conversation]], what: C
     from transformers import PreTrainedTokenizerFast
 
     texts = {name: [_text(one) for one in given] for name, given in conversations.items()}
-    blocks = sorted({b for given in texts.values() for b in _blocks(given)}, key=lambda b: -len(b))
+    asked = [[_text(_until_answered(one)) for one in given] for given in conversations.values()]
+    blocks = sorted({b for given in asked for b in _blocks(given)}, key=lambda b: -len(b))
     splitter = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     words = sorted(_common_words(texts.values(), blocks, splitter, what.min_tasks) - {*alphabet})
@@ -117,6 +118,14 @@ def build_tokenizer(conversations: Mapping[str, Sequence[Conversation]], what: C
 
 def _text(conversation: Conversation) -> str:
     return render(conversation["messages"], conversation.get("tools"), add_generation_prompt=False)
+
+
+def _until_answered(conversation: Conversation) -> Conversation:
+    """Cut what the assistant says and what follows: an answer must be made of tokens of its own."""
+    messages = conversation["messages"]
+    roles = [message["role"] for message in messages]
+    end = roles.index("assistant") if "assistant" in roles else len(roles)
+    return {**conversation, "messages": messages[:end]}
 
 
 def _blocks(texts: Sequence[str]) -> Iterable[str]:

@@ -4,6 +4,7 @@ The whole of it, with its engine, is `make demo-train`.
 """
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,8 @@ def found(tmp_path_factory):
 
 def said(teacher, harness, task, n_said):
     prompt = PROMPTS[harness].format(task=task.instruction) + "<|im_start|>assistant\n" * n_said
-    return teacher(SimpleNamespace(prompt=prompt))
+    call: Any = SimpleNamespace(prompt=prompt)
+    return teacher(call)
 
 
 def test_nothing_that_is_trained_on_is_in_the_exam(found):
@@ -36,9 +38,12 @@ def test_nothing_that_is_trained_on_is_in_the_exam(found):
     assert not trained & {task.instruction for task in found.held_out}
 
 
-def test_the_tasks_of_a_step_are_the_same_when_it_is_repeated(found):
-    assert found.some(4, 2) == found.some(4, 2)
-    assert len({task.name for task in found.some(4, 2)}) == 4
+def test_the_tasks_of_a_step_are_the_same_when_it_is_repeated_and_none_that_was_imitated(found):
+    chosen = found.some(4, 2, after=8)
+    assert chosen == found.some(4, 2, after=8)
+    assert len({task.name for task in chosen}) == 4
+    taught = {task.name for task in found.first_of_each(8, found.train)}
+    assert not taught & {task.name for task in chosen}
 
 
 @pytest.mark.parametrize("harness", PROMPTS)
@@ -63,7 +68,8 @@ def test_the_teacher_ends_as_its_harness_wants_it(found):
 
 
 def test_the_teacher_says_so_where_it_knows_nothing():
-    reply = Teacher([])(SimpleNamespace(prompt="Write a poem.<|im_start|>assistant\n"))
+    call: Any = SimpleNamespace(prompt="Write a poem.<|im_start|>assistant\n")
+    reply = Teacher([])(call)
     assert "not a model" in reply.content
 
 

@@ -1,6 +1,7 @@
 """The online loop on real vLLM behind a real proxy: rollouts, a step, new weights, and again."""
 
 import json
+from typing import Any
 
 import openai
 import pytest
@@ -11,7 +12,7 @@ from budwood.trainers import OnlineConfig, RunError, SyncSettings, WeightSync, t
 from budwood.trainers.weight_sync import Served
 from budwood.trajectory_store import Purpose, Store
 
-QUESTION = {"role": "user", "content": "Hello"}
+QUESTION: Any = {"role": "user", "content": "Hello"}
 GROUP = 4
 
 

@@ -39,6 +39,15 @@ def test_what_all_prompts_share_is_one_token(tokenizer):
     assert found == ["<|im_start|>", block, "<|im_end|>"]
 
 
+def test_an_answer_that_is_always_the_same_is_not_one_token_with_what_asks_for_it():
+    done = {"role": "assistant", "content": "It is done."}
+    names = ("apples", "pears", "plums", "figs", "dates")
+    same = [{"messages": [*told(name)["messages"][:2], done]} for name in names]
+    tokenizer = build_tokenizer({"one": same}, CopyingModel())
+    found = pieces(tokenizer, "<|im_start|>assistant\nIt is done.<|im_end|>")
+    assert found[:3] == ["<|im_start|>", "assistant", "\n"]
+
+
 def test_any_text_comes_back_as_it_was(tokenizer):
     text = f"<|im_start|>user\n{SYSTEM['content']}\nOlá ✓ `a-b.c`  {{\t}}<|im_end|>\n"
     assert tokenizer.decode(tokenizer.encode(text)) == text

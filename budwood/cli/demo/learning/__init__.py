@@ -12,6 +12,7 @@ react and pi; mini-swe-agent is only tried afterwards.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import subprocess
@@ -40,8 +41,9 @@ ENGINE_FLAGS = ("--override-generation-config", f'{{"max_new_tokens": {MAX_TOKEN
 """A limit for harnesses that set none: what knows nothing would talk to its window's end."""
 CHEAP, ALL = ("react", "pi"), ("react", "pi", "mini-swe-agent")
 """Two CPU-seconds for three rollouts, and with the harness that takes four for one."""
-LESSONS = {"react": 12, "pi": 8, "mini-swe-agent": 2}
-"""Variants of each template that the teacher is recorded at, by harness."""
+LESSONS = {"react": 8, "pi": 8, "mini-swe-agent": 2}
+"""Variants of each template that the teacher is recorded at, by harness. GRPO gets the others: it
+needs no teacher, and at what was imitated there is little chance left in what the model does."""
 EXAMS = {BEFORE: 1, SFT: 2, RL: 2, CONTROL: 1}
 """Attempts at each held-out variant by the cheap harnesses."""
 MINI_EXAMS = 1
@@ -187,6 +189,11 @@ async def _ended(place: Place, sft: subprocess.Popen[str]) -> Path:
         raise DemoFailed(f"`budwood train sft` ended with {code}:\n{said[-2000:]}")
     steps = [line for line in said.splitlines() if line.startswith("step ")]
     place.clock.say(f"SFT is done: {steps[-1]}")
+    left_out = json.loads((weights_folder(place, "sft") / "run.json").read_text("utf-8"))[
+        "left_out"
+    ]
+    if left_out:
+        raise DemoFailed(f"SFT left out recordings: {left_out}")
     return weights_folder(place, "sft") / "model"
 
 
@@ -252,7 +259,7 @@ class _School:
 
             run = await self._bench.rollouts(
                 f"{output.name} step {step}",
-                self._found.some(TASKS_A_STEP, step),
+                self._found.some(TASKS_A_STEP, step, after=max(LESSONS.values())),
                 CHEAP,
                 attempts=GROUP,
                 purpose=Purpose.TRAIN,

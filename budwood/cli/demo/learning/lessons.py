@@ -32,13 +32,22 @@ class Lessons:
     train: Sequence[Task]
     held_out: Sequence[Task]
 
-    def some(self, n: int, step: int) -> list[Task]:
-        """Return the tasks of a training step, the same ones each time it is asked for."""
-        return random.Random(f"lessons/{step}").sample(list(self.train), n)
+    def some(self, n: int, step: int, *, after: int) -> list[Task]:
+        """Return tasks of a training step, the same ones each time it is asked for.
+
+        after: of each template only the variants after this one.
+        """
+        left = [task for task in self.train if _number(task) > after]
+        return random.Random(f"lessons/{step}").sample(left, n)
 
     def first_of_each(self, n: int, tasks: Sequence[Task]) -> list[Task]:
         """Return the first n variants of each template."""
-        return [task for task in tasks if int(task.name.rpartition("-")[2]) <= n]
+        return [task for task in tasks if _number(task) <= n]
+
+
+def _number(task: Task) -> int:
+    """Return the number of a variant among those of its split."""
+    return int(task.name.rpartition("-")[2])
 
 
 def lessons(workspace: Path) -> Lessons:
