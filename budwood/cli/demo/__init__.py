@@ -45,7 +45,7 @@ def demo(
 
     A tiny model is made and taught on the spot, served by vLLM and driven by two real harnesses,
     mini-swe-agent and pi. With --quick, a script plays the model and a loop the harness. With
-    --train, a model then learns from its own rollouts: ten minutes more.
+    --train, a model then learns from its own rollouts: 15 minutes more.
     """
     if quick and train:
         fail("--quick has no model, and so nothing to train: give one of --quick and --train", 2)

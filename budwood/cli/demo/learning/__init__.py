@@ -73,7 +73,7 @@ def run(place: Place) -> Verdict:
     clock = place.clock
     clock.say(
         "second half: tasks, rollouts in sandboxes, SFT, GRPO, new weights into running vLLM; "
-        "about 10 minutes on 2 idle cores"
+        "about 15 minutes on 2 idle cores"
     )
     os.environ["OMP_NUM_THREADS"] = "1"  # small matrices lose time to thread hand-offs
     found = lessons(place.folder / "tasks")
