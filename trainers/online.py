@@ -17,7 +17,7 @@ import asyncio
 import hashlib
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from shutil import rmtree
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -92,10 +92,10 @@ async def train_online(
         await loop.push(done)
         for number in range(done, config.steps):
             await loop.step(number, await make_rollouts(number))
-        if not loop.n_trained_steps and not done:
+        if not policy.steps:
             raise NothingToTrain("no step's rollouts", loop.left_out)
         await asyncio.to_thread(policy.save, folder.model)
-        report = folder.finish(steps=config.steps, **loop.facts())
+        report = folder.finish(steps=config.steps, **_facts(folder.figures()))
         return Trained(config.output, folder.model, report, config.steps, loop.worst)
 
 
@@ -113,60 +113,56 @@ class _Loop:
     ) -> None:
         self._store, self._config, self._folder = store, config, folder
         self._policy, self._sync, self._say = policy, sync, say
+        self._version = 0
+        """Of the weights that are served."""
         self.left_out: Counter[str] = Counter()
         self.worst: Mismatch | None = None
-        """The largest of all steps; None before the first."""
-        self.n_trained_steps = 0
-        self._counts: Counter[str] = Counter()
+        """The largest of all steps that were done now; None before the first."""
 
     async def step(self, number: int, rollouts: Sequence[RolloutId]) -> None:
-        """Train on the rollouts of a step and push what comes of it."""
-        config, policy = self._config, self._policy
+        """Train on the rollouts of a step and push what comes of it; `number` counts from 0."""
+        config = self._config
         recorded, batch = await asyncio.to_thread(self._read, number, rollouts)
         self._count(recorded, batch)
         rewards = [a.reward for a in recorded.attempts if a.is_compared and a.reward is not None]
-        mean = f"reward {fmean(rewards):.2f}" if rewards else "no reward"
-        if not batch.rows:
-            self._say(f"step {number + 1} of {config.steps}: {mean}, nothing to compare")
-            return
-        mismatch = await asyncio.to_thread(policy.mismatch, batch.rows)
-        if self.worst is None or mismatch.largest > self.worst.largest:
-            self.worst = mismatch
-        check(mismatch, config.mismatch)
-        metrics = await asyncio.to_thread(policy.step, batch)
-        self.n_trained_steps += 1
-        figures = step_figures(metrics, batch, recorded.attempts, version=number)
-        self._folder.log(number + 1, {**figures, "mismatch/largest": mismatch.largest})
-        self._say(
-            f"step {number + 1} of {config.steps}: {mean} of {len(rewards)}, recorded and "
-            f"recomputed logprobs differ by {mismatch.largest:.1e} at most"
-        )
-        await self.push(number + 1)
+        figures = _counted(recorded, rewards)
+        said = f"reward {fmean(rewards):.2f} of {len(rewards)}" if rewards else "no reward"
+        if batch.rows:
+            figures |= await self._train(recorded, batch)
+            difference = figures["mismatch/largest"]
+            said += f", recorded and recomputed logprobs differ by {difference:.1e} at most"
+            await self.push(number + 1)
+        else:
+            said += ", nothing to compare"
+        self._folder.log(number + 1, figures)
+        self._say(f"step {number + 1} of {config.steps}: {said}")
         if (number + 1) % config.checkpoint.every == 0 or number + 1 == config.steps:
             path = self._folder.checkpoints / name_of(number + 1)
-            await asyncio.to_thread(policy.save_checkpoint, path)
+            await asyncio.to_thread(self._policy.save_checkpoint, path)
             prune(self._folder.checkpoints, config.checkpoint.keep)
 
     async def push(self, version: int) -> None:
         """Write the weights, have the engines serve them, and remove those before the last ones."""
         weights = self._folder.path / "weights"
-        path = weights / f"step-{version}"
+        path = (weights / f"step-{version}").absolute()
         await asyncio.to_thread(self._policy.save, path)
         before = self._sync.serving
         await self._sync.push(path, version, label=f"{self._config.output.name}-{version}")
+        self._version = version
         kept = {path, before.weights if before else path}
-        for old in weights.iterdir():
-            if old.absolute() not in {one.absolute() for one in kept}:
+        for old in weights.absolute().iterdir():
+            if old not in kept:
                 await asyncio.to_thread(rmtree, old)
 
-    def facts(self) -> dict[str, Any]:
-        """Return what the report says of all steps together."""
-        n_calls = self._counts["calls"]
-        return {
-            **self._counts,
-            "exact share": self._counts["exact calls"] / n_calls if n_calls else None,
-            "largest difference": self.worst.largest if self.worst else None,
-        }
+    async def _train(self, recorded: Recorded, batch: Batch) -> dict[str, float]:
+        """Do the step, once the alarm is silent; return its figures."""
+        mismatch = await asyncio.to_thread(self._policy.mismatch, batch.rows)
+        if self.worst is None or mismatch.largest > self.worst.largest:
+            self.worst = mismatch
+        check(mismatch, self._config.mismatch)
+        metrics = await asyncio.to_thread(self._policy.step, batch)
+        figures = step_figures(metrics, batch, recorded.attempts, version=self._version)
+        return {**figures, "mismatch/largest": mismatch.largest}
 
     def _read(self, number: int, rollouts: Sequence[RolloutId]) -> tuple[Recorded, Batch]:
         config = self._config
@@ -186,7 +182,28 @@ class _Loop:
     def _count(self, recorded: Recorded, batch: Batch) -> None:
         self.left_out.update(recorded.not_trained)
         self.left_out.update(batch.left_out)
-        self._counts["rollouts"] += len(recorded.attempts)
-        self._counts["calls"] += sum(a.n_calls for a in recorded.attempts)
-        self._counts["exact calls"] += sum(a.n_exact for a in recorded.attempts)
         self._folder.say(left_out=dict(self.left_out))
+
+
+def _counted(recorded: Recorded, rewards: Sequence[float]) -> dict[str, float]:
+    """Return the figures of any step, trained or not."""
+    figures: dict[str, float] = {
+        "rollouts/made": len(recorded.attempts),
+        "calls": sum(a.n_calls for a in recorded.attempts),
+        "calls/exact": sum(a.n_exact for a in recorded.attempts),
+    }
+    return figures | ({"reward/mean": fmean(rewards)} if rewards else {})
+
+
+def _facts(steps: Sequence[Mapping[str, float]]) -> dict[str, Any]:
+    """Return what the report says of all steps together, those before a kill included."""
+    n_calls = sum(each["calls"] for each in steps)
+    n_exact = sum(each["calls/exact"] for each in steps)
+    differences = [each["mismatch/largest"] for each in steps if "mismatch/largest" in each]
+    return {
+        "steps with something to compare": len(differences),
+        "rollouts": int(sum(each["rollouts/made"] for each in steps)),
+        "calls": int(n_calls),
+        "exact share": n_exact / n_calls if n_calls else None,
+        "largest difference": max(differences, default=None),
+    }

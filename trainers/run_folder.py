@@ -110,6 +110,11 @@ class RunFolder:
             self._board.add_scalar(name, value, step)
         self._board.flush()
 
+    def figures(self) -> list[dict[str, float]]:
+        """Return the figures of every step so far, `step` among them."""
+        lines = (self.path / "metrics.jsonl").read_text("utf-8").splitlines()
+        return [json.loads(line) for line in lines]
+
     def finish(self, **facts: Any) -> Path:
         """Say that all is done, write the report and return its path."""
         self.say(facts=facts, finished=True)

@@ -17,7 +17,10 @@ GROUP = 4
 
 
 class Asker:
-    """Makes rollouts of one call each and pays every other one; no sandbox is needed for that."""
+    """Makes rollouts of one call each and pays every other one; no sandbox is needed for that.
+
+    Those of the middle step are all paid: there is nothing to compare.
+    """
 
     def __init__(self, proxy, store):
         self.proxy, self.store, self.asked, self.ends_after = proxy, store, [], None
@@ -34,7 +37,7 @@ class Asker:
             async with openai.AsyncOpenAI(base_url=opened.base_url, api_key="-") as sdk:
                 await sdk.chat.completions.create(model="tiny", messages=[QUESTION], max_tokens=16)
             await self.proxy.running.rollouts.close(opened.id)
-            self.store.score(opened.id, float(attempt % 2), by="test")
+            self.store.score(opened.id, float(attempt % 2 or step == 1), by="test")
             found.append(opened.id)
         return found
 
@@ -88,16 +91,21 @@ async def _through(store, config, asker, sync):
 
     assert asker.asked == [0, 1, 2]
     assert "going on after step 1 of 3" in said
-    assert [versions(store, step) for step in range(3)] == [{0}, {1}, {2}]
+    assert [versions(store, step) for step in range(3)] == [{0}, {1}, {1}]
     assert trained.mismatch is not None
     assert trained.mismatch.largest <= 1e-3
     lines = [json.loads(line) for line in (config.output / "metrics.jsonl").open()]
     assert [line["step"] for line in lines] == [1, 2, 3]
-    assert all(line["staleness/max"] == 0 and line["exact_share"] == 1 for line in lines)
+    assert ["loss" in line for line in lines] == [True, False, True]
+    assert all(line.get("staleness/max", 0) == 0 for line in lines)
+    assert all(line["calls"] == line["calls/exact"] == GROUP for line in lines)
+    told = json.loads((config.output / "run.json").read_text())["facts"]
+    assert told["rollouts"] == 3 * GROUP  # those before the end and those after
+    assert told["steps with something to compare"] == 2
     assert trained.report.exists()
     assert sync.serving is not None
     assert sync.serving.version == 3
-    assert sorted(p.name for p in (config.output / "weights").iterdir()) == ["step-2", "step-3"]
+    assert sorted(p.name for p in (config.output / "weights").iterdir()) == ["step-1", "step-3"]
 
     changed = config.model_copy(update={"seed": 7})
     with pytest.raises(RunError, match="another run"):
