@@ -31,8 +31,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .chat_template import CHAT_TEMPLATE, render
-from .tiny_model import Conversation
+from .checkpoint import random_qwen3, wrapped
+from .tiny_model import Conversation, text_of
 from .toy_tokenizer import CONTROL_TOKENS, MARKUP_TOKENS
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ EMBEDDING = 0.2
 COPY = 10.0
 """How loudly a copied token is written, in embeddings."""
 END = 0.6
-"""How likely the end is after every token, while nothing is learnt: some 5 %."""
+"""How much the end of an answer is preferred after every token, while nothing is learnt."""
 FREQUENCIES = 6
 """Rotary frequencies, the fastest ones, that tell neighbouring positions apart."""
 
@@ -86,11 +86,10 @@ def make(
 
 def build_tokenizer(conversations: Mapping[str, Sequence[Conversation]], what: CopyingModel) -> Any:
     """Return the tokenizer that spells what is not common to the conversations."""
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-    texts = {name: [_text(one) for one in given] for name, given in conversations.items()}
-    asked = [[_text(_until_answered(one)) for one in given] for given in conversations.values()]
+    texts = {name: [text_of(one) for one in given] for name, given in conversations.items()}
+    asked = [[text_of(_until_answered(one)) for one in given] for given in conversations.values()]
     blocks = sorted({b for given in asked for b in _blocks(given)}, key=lambda b: -len(b))
     splitter = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -100,24 +99,7 @@ def build_tokenizer(conversations: Mapping[str, Sequence[Conversation]], what: C
     raw = Tokenizer(models.BPE(vocab=vocabulary, merges=[], ignore_merges=True))
     raw.pre_tokenizer = splitter
     raw.decoder = decoders.ByteLevel()
-    raw.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in CONTROL_TOKENS])
-    raw.add_tokens(
-        [AddedToken(t, special=False, normalized=False) for t in (*MARKUP_TOKENS, *blocks)]
-    )
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=raw,
-        bos_token=None,
-        eos_token="<|im_end|>",
-        pad_token="<|endoftext|>",
-        model_max_length=what.max_position,
-        clean_up_tokenization_spaces=False,
-    )
-    tokenizer.chat_template = CHAT_TEMPLATE
-    return tokenizer
-
-
-def _text(conversation: Conversation) -> str:
-    return render(conversation["messages"], conversation.get("tools"), add_generation_prompt=False)
+    return wrapped(raw, what.max_position, blocks)
 
 
 def _until_answered(conversation: Conversation) -> Conversation:
@@ -162,37 +144,23 @@ def _common_words(
 def build_model(tokenizer: Any, what: CopyingModel) -> Any:
     """Return the model in float32, with the circuit in it and random weights elsewhere."""
     import torch
-    from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
 
-    torch.manual_seed(what.seed)
     width = what.hidden // 2  # of the residual: its first half holds the token itself
-    config = Qwen3Config(
-        vocab_size=-(-len(tokenizer) // 64) * 64,
+    model = random_qwen3(
+        tokenizer,
+        seed=what.seed,
         hidden_size=what.hidden,
-        intermediate_size=2 * what.hidden,
         num_hidden_layers=what.layers,
-        num_attention_heads=4,
-        num_key_value_heads=2,
         head_dim=width,
         max_position_embeddings=what.max_position,
         tie_word_embeddings=False,  # vLLM's CPU build keeps a stale copy of a tied head on reload
         initializer_range=0.01,
         rope_parameters={"rope_type": "default", "rope_theta": 1e6},
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-        bos_token_id=None,
     )
-    model = Qwen3ForCausalLM(config).float().eval()
     with torch.no_grad():
         _write_circuit(model, width)
         # So that a model that knows nothing says little, and not as much as its window holds.
         model.lm_head.weight[tokenizer.eos_token_id, -1] = END
-    model.generation_config = GenerationConfig(
-        eos_token_id=[tokenizer.eos_token_id, tokenizer.pad_token_id],
-        pad_token_id=tokenizer.pad_token_id,
-        do_sample=True,
-        temperature=1.0,
-    )
     return model
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ..engine.launch import Launch, engine_running
-from . import chat_template, tiny_model
+from . import chat_template, checkpoint, tiny_model
 from .tiny_model import Conversation, TinyModel
 
 Say = Callable[[str], None]
@@ -124,7 +124,10 @@ def cached_model(
 ) -> Path:
     """Return the folder of a taught model, made if this very one is not there yet."""
     what = what or TinyModel(vocab=1024)
-    sources = [Path(module.__file__ or "").read_text() for module in (tiny_model, chat_template)]
+    sources = [
+        Path(module.__file__ or "").read_text()
+        for module in (tiny_model, checkpoint, chat_template)
+    ]
     made_from = json.dumps([asdict(what), list(conversations), sources], sort_keys=True)
     folder = cache / "tiny-model" / hashlib.sha256(made_from.encode()).hexdigest()[:16]
     if folder.exists():

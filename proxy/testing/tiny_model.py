@@ -30,7 +30,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from .chat_template import CHAT_TEMPLATE, render
+from .chat_template import render
+from .checkpoint import random_qwen3, wrapped
 from .toy_tokenizer import CONTROL_TOKENS, MARKUP_TOKENS
 
 Conversation = dict[str, Any]
@@ -94,7 +95,7 @@ def make(
 ) -> list[Learnt]:
     """Write the checkpoint to `out`; raises NotLearnt where teaching did not suffice."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    tokenizer = build_tokenizer(what, [_text(conversation) for conversation in teach])
+    tokenizer = build_tokenizer(what, [text_of(conversation) for conversation in teach])
     model = build_model(what, tokenizer)
     learnt = teach_by_heart(model, tokenizer, teach, what.steps) if teach else []
     out.mkdir(parents=True, exist_ok=True)
@@ -109,72 +110,40 @@ def make(
     return learnt
 
 
-def _text(conversation: Conversation) -> str:
+def text_of(conversation: Conversation) -> str:
+    """Return a conversation as the template renders it."""
     return render(conversation["messages"], conversation.get("tools"), add_generation_prompt=False)
 
 
 def build_tokenizer(what: TinyModel, texts: Iterable[str] = ()) -> Any:
     """Return a byte-level BPE tokenizer trained on a few lines of ours and on `texts`."""
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-    # Control tokens are skipped when decoding; markup stays in the text, parsers look for it there.
-    control = [AddedToken(t, special=True, normalized=False) for t in CONTROL_TOKENS]
-    markup = [AddedToken(t, special=False, normalized=False) for t in MARKUP_TOKENS]
     raw = Tokenizer(models.BPE())
     raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     raw.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=what.vocab - len(control) - len(markup),
+        vocab_size=what.vocab - len(CONTROL_TOKENS) - len(MARKUP_TOKENS),
         min_frequency=1,
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
     raw.train_from_iterator([*CORPUS, *texts], trainer)
-    raw.add_special_tokens(control)
-    raw.add_tokens(markup)
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=raw,
-        bos_token=None,
-        eos_token="<|im_end|>",
-        pad_token="<|endoftext|>",
-        model_max_length=what.max_position,
-        clean_up_tokenization_spaces=False,
-    )
-    tokenizer.chat_template = CHAT_TEMPLATE
-    return tokenizer
+    return wrapped(raw, what.max_position)
 
 
 def build_model(what: TinyModel, tokenizer: Any) -> Any:
     """Return the untaught model, in float32."""
-    import torch
-    from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
-
-    torch.manual_seed(what.seed)
-    config = Qwen3Config(
-        # Rounded up so that the embedding splits evenly under tensor parallelism.
-        vocab_size=-(-len(tokenizer) // 64) * 64,
+    return random_qwen3(
+        tokenizer,
+        seed=what.seed,
         hidden_size=what.hidden,
-        intermediate_size=2 * what.hidden,
         num_hidden_layers=what.layers,
-        num_attention_heads=4,
-        num_key_value_heads=2,
         head_dim=32,  # the smallest that vLLM's CPU attention takes
         max_position_embeddings=what.max_position,
         tie_word_embeddings=what.tied,
         initializer_range=0.06,  # wide enough that sampling is not uniform
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-        bos_token_id=None,
     )
-    model = Qwen3ForCausalLM(config).float().eval()
-    model.generation_config = GenerationConfig(
-        eos_token_id=[tokenizer.eos_token_id, tokenizer.pad_token_id],
-        pad_token_id=tokenizer.pad_token_id,
-        do_sample=True,
-        temperature=1.0,
-    )
-    return model
 
 
 def encode(tokenizer: Any, conversation: Conversation) -> tuple[list[int], list[int]]:
