@@ -74,19 +74,19 @@ def test_the_teacher_says_so_where_it_knows_nothing():
 
 
 def verdict(before, sft, rl, control, *, n=72, inexact=0, difference=1e-6):
-    def stage(name, mean):
+    def stage(mean):
         n_right = round(mean * n)
         rewards = [1.0] * n_right + [0.0] * (n - n_right)
         tasks = {f"task {i}": rewards[i::6] for i in range(6)}
-        return Stage(name, {"react": tasks}, 100, 100)
+        return Stage({"react": tasks}, 100, 100)
 
     means = {BEFORE: before, SFT: sft, RL: rl, CONTROL: control}
     return Verdict(
-        stages={name: stage(name, mean) for name, mean in means.items()},
+        stages={name: stage(mean) for name, mean in means.items()},
         n_complete=500,
         n_exact=500 - inexact,
         largest_difference=difference,
-        training={"RL": [0.3, 0.6], "control": [0.3, 0.3]},
+        training={RL: [0.3, 0.6], CONTROL: [0.3, 0.3]},
     )
 
 

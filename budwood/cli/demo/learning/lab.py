@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from budwood.proxy import ProxySettings
 from budwood.proxy.engine import EngineSettings
@@ -14,7 +12,6 @@ from budwood.proxy.settings import SamplingPolicy
 from budwood.rollouts.attempt import Rules
 from budwood.rollouts.gateway import OwnProxy, own_proxy
 from budwood.rollouts.harnesses import harness_named
-from budwood.rollouts.report import report_of
 from budwood.rollouts.run import Plan, carry_out
 from budwood.rollouts.tasks import Task
 from budwood.sandbox import Backend, LocalSettings, backend_named
@@ -22,10 +19,8 @@ from budwood.trajectory_store import Purpose, Run, Store
 
 from ..screen import DemoFailed, Place
 
-if TYPE_CHECKING:
-    from budwood.rollouts.report import RunReport
-
 CONCURRENCY = 6
+"""More than there are cores: vLLM answers many at the price of one."""
 MAX_TURNS = 3
 MAX_TOKENS = 96
 """Of one answer while training; the longest right one has some 60."""
@@ -69,10 +64,6 @@ class Lab:
             raise DemoFailed(f"{len(lost)} rollouts of {name} have no outcome: {why[:1000]}")
         return done.run
 
-    def report(self, run: Run) -> RunReport:
-        """Return what a run came to."""
-        return report_of(self.store, run)
-
 
 @asynccontextmanager
 async def lab(place: Place, store: Store, engine: str) -> AsyncIterator[Lab]:
@@ -88,8 +79,3 @@ async def lab(place: Place, store: Store, engine: str) -> AsyncIterator[Lab]:
         own_proxy(settings, store) as gateway,
     ):
         yield Lab(place, store, backend, gateway)
-
-
-def weights_folder(place: Place, name: str) -> Path:
-    """Return the folder of a training run."""
-    return place.folder / "training" / name

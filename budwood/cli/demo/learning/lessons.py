@@ -50,13 +50,18 @@ def _number(task: Task) -> int:
     return int(task.name.rpartition("-")[2])
 
 
-def lessons(workspace: Path) -> Lessons:
-    """Write the variants below `workspace`; raises DemoFailed where there are no templates."""
+def require_templates() -> None:
+    """Raise DemoFailed where the example tasks are not: an installed Budwood has none."""
     if not FOLDER.is_dir():
         raise DemoFailed(
             f"the example tasks are not in {FOLDER}: they are part of a checkout of Budwood, "
             "where `make demo-train` trains on them"
         )
+
+
+def lessons(workspace: Path) -> Lessons:
+    """Write the variants of all templates below `workspace`; raises DemoFailed."""
+    require_templates()
     try:
         tasks = [task for name in TEMPLATES for task in load_tasks(FOLDER / name, workspace)]
     except TaskError as error:

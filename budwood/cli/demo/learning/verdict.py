@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist, fmean
+from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 from budwood.rollouts.estimates import Interval, interval_over_tasks
@@ -28,7 +28,6 @@ LUCK = 0.01
 class Stage:
     """The rewards of one stage on held-out variants."""
 
-    name: str
     rewards: Mapping[str, Mapping[str, Sequence[float]]]
     """Harness → task → rewards."""
     n_complete: int
@@ -41,8 +40,8 @@ class Stage:
 
     @property
     def mean(self) -> float:
-        """The mean over rollouts."""
-        return fmean(self.all)
+        """The mean over tasks of their mean rewards, as the table shows it."""
+        return self.interval().value
 
     @property
     def error(self) -> float:
@@ -53,7 +52,7 @@ class Stage:
         """
         # One success and one failure more (Agresti and Coull 1998): no error is 0.
         n = len(self.all) + 2
-        share = (sum(self.all) + 1) / n
+        share = (self.mean * len(self.all) + 1) / n
         return math.sqrt(share * (1 - share) / n)
 
     def interval(self, harness: str | None = None) -> Interval:
@@ -68,7 +67,7 @@ class Stage:
         return found
 
 
-def stage_of(store: Store, name: str, runs: Sequence[Run]) -> Stage:
+def stage_of(store: Store, runs: Sequence[Run]) -> Stage:
     """Read a stage from the store."""
     rewards: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     n_complete = n_exact = 0
@@ -82,7 +81,7 @@ def stage_of(store: Store, name: str, runs: Sequence[Run]) -> Stage:
             for call in store.calls(rollout.id):
                 n_complete += call.state.is_complete
                 n_exact += call.state.is_complete and call.exact
-    return Stage(name, rewards, n_complete, n_exact)
+    return Stage(rewards, n_complete, n_exact)
 
 
 @dataclass(frozen=True)
@@ -96,7 +95,7 @@ class Verdict:
     largest_difference: float
     """Between recorded and recomputed logprobs, over all steps."""
     training: Mapping[str, Sequence[float]]
-    """Run → mean reward of each step's rollouts."""
+    """`after RL` or `control` → mean reward of each step's rollouts."""
 
     @property
     def luck(self) -> float:
@@ -115,7 +114,7 @@ class Verdict:
         means = {name: stage.mean for name, stage in self.stages.items()}
         limit = NormalDist().inv_cdf(1 - LUCK)
         n_complete, n_exact = self.exactness
-        few = [s.name for s in self.stages.values() if len(s.all) < MIN_ROLLOUTS]
+        few = [name for name, s in self.stages.items() if len(s.all) < MIN_ROLLOUTS]
         found = [
             (bool(few), f"fewer than {MIN_ROLLOUTS} rollouts: {', '.join(few)}"),
             (not means[SFT] > means[BEFORE], "SFT did not raise the reward"),
@@ -158,7 +157,7 @@ class Verdict:
             *table,
             "",
             *(
-                f"reward while training, {name}: {' '.join(f'{r:.2f}' for r in means)}"
+                f"reward of each training step, {name}: {' '.join(f'{r:.2f}' for r in means)}"
                 for name, means in self.training.items()
             ),
             f"exact calls: {n_exact} of {n_complete}; largest difference between recorded and "
